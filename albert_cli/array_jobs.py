@@ -35,8 +35,8 @@ class ArrayJob:
     def select(self, units: Sequence[T], size: Callable[[T], int] = lambda unit: 0) -> list[T]:
         """Return this job's part of the units of work.
 
-        The units are dealt out to the jobs in turn, the largest first, so that all jobs take about the same time. size:
-        of a unit, in any measure of its work; by default all units are equal.
+        The units are dealt out to the jobs in turn, the largest first, so that all jobs take about the same time.
+        size: returns the amount of work in a unit, in any measure; by default all units have the same size.
         """
         return sorted(units, key=lambda unit: -size(unit))[self.index :: self.count]
 

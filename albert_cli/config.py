@@ -38,8 +38,8 @@ PositiveFraction = Annotated[float, Gt(0), Lt(1)]
 _PACKAGE = Path(__file__).parent
 # An installed package contains the recipes; in a checkout they are next to the package.
 RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
-# A recipe that sets the first key of a pair removes the second key, which it may have inherited.
-# Otherwise the inherited key would take precedence.
+# A recipe that sets the first key of a pair removes the second key, which it may have inherited. Otherwise it would
+# have both: `epochs` with `total_steps` is an error, and `warmup_steps` takes precedence over `warmup_ratio`.
 EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_ratio": "warmup_steps"}
 
 
@@ -79,7 +79,8 @@ def suggest(word: str, names: Sequence[str] | Mapping[str, object]) -> str | Non
 
     A name with slashes is compared as a whole and by its last part.
     """
-    full_names = {name.rsplit("/", 1)[-1]: name for name in names} | {name: name for name in names}
+    full_names = {name.rsplit("/", 1)[-1]: name for name in names}  # by last part
+    full_names |= {name: name for name in names}
     similar = difflib.get_close_matches(word, list(full_names), n=1, cutoff=0.6)
     return f"did you mean {full_names[similar[0]]!r}?" if similar else None
 
@@ -102,7 +103,8 @@ def read_recipe(name: str, *children: Path) -> RecipeValues:
     return merge_values(read_recipe(str(parent_path), *children, path.resolve()), values)
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def _read_toml(path: Path) -> RecipeValues:
+    """Parse a TOML file; raise `ConfigError` if it is invalid or sets no value."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
@@ -120,7 +122,10 @@ def _is_empty(values: Mapping[str, object]) -> bool:
 
 
 def _find_parent(path: Path, parent: str) -> Path:
-    """Return the file of the recipe that the recipe in `path` extends; parent: a path relative to it, or a name."""
+    """Return the file of the recipe that the recipe in the file `path` extends.
+
+    parent: the value of `extends`, which is a path relative to the folder of `path`, or a name as in `find_recipe`.
+    """
     sibling = path.parent / parent
     if parent.endswith(".toml") and sibling.is_file():
         return sibling
@@ -131,7 +136,7 @@ def _find_parent(path: Path, parent: str) -> Path:
 
 
 def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> RecipeValues:
-    """Return the values of `base` and `over`, in all nested sections; where both have a key, the value of `over`.
+    """Merge nested dictionaries; where both have a key, the value of `over` counts.
 
     A key of `over` also removes the key of `base` that excludes it (see `EXCLUSIVE_KEYS`).
     """
@@ -249,9 +254,12 @@ def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str)
 
     The other sections are the subsections of the key's section and the sections of the recipe.
     """
+    # The location is ("recipe", section, …, key). Its integers are indices of lists, which are in no schema.
     *sections, key = (part for part in detail["loc"][1:] if isinstance(part, str))
     valid_keys = _keys_at(schema, sections)
-    paths = [[*sections, name] for name in valid_keys] + [[name] for name in _keys_at(schema, []) if sections]
+    paths = [[*sections, name] for name in valid_keys]
+    if sections:
+        paths += [[name] for name in _keys_at(schema, [])]
     same_keys = [".".join([*path, key]) for path in paths if key in _keys_at(schema, path)]
     if same_keys:
         hint = f"did you mean {' or '.join(same_keys)}?"

@@ -16,7 +16,7 @@ from urllib.request import getproxies
 
 from albert_cli.errors import CheckpointError
 
-_DEFAULT_ENDPOINT = "https://huggingface.co"
+_HUB_HOST = "huggingface.co"
 _SECONDS_TO_CONNECT = 5.0
 
 
@@ -35,9 +35,9 @@ def _is_reachable() -> bool:
     """Return True if the Hub accepts a connection, or if a proxy may reach it."""
     if getproxies():
         return True  # a direct connection may fail although the proxy reaches the Hub
-    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", _DEFAULT_ENDPOINT))
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT", f"https://{_HUB_HOST}"))
     default_port = 80 if endpoint.scheme == "http" else 443
-    host = endpoint.hostname or "huggingface.co"
+    host = endpoint.hostname or _HUB_HOST  # an endpoint without https:// has no host name
     port = endpoint.port or default_port
     try:
         socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
@@ -49,8 +49,8 @@ def _is_reachable() -> bool:
 def download_hub_files(name: str, patterns: Sequence[str]) -> Path:
     """Return the directory with a model's files from the Hub, downloaded now or earlier.
 
-    name: the Hub id, such as albert/albert-base-v2; patterns: globs of the required files. Raises `CheckpointError` if
-    the files cannot be downloaded and no earlier download exists.
+    `name` is the Hub id, such as albert/albert-base-v2; `patterns` are globs of the required files. Raises
+    `CheckpointError` if the files cannot be downloaded and no earlier download exists.
     """
     is_offline = prefer_offline()
     from huggingface_hub import snapshot_download
@@ -63,6 +63,6 @@ def download_hub_files(name: str, patterns: Sequence[str]) -> Path:
         reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
         if is_offline:
             reason = "unreachable, and no earlier download has this name"
-        message = f"{name}: no such directory, and the Hub has not delivered it ({reason})"
+        message = f"{name}: no such directory, and it could not be downloaded from the Hub ({reason})"
         hint = "check the path; with a network, a Hub id such as albert/albert-base-v2 works too"
         raise CheckpointError(message, hint) from None

@@ -51,9 +51,12 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
 def _combine_exit_codes(codes: Mapping[int, int]) -> int:
     """Combine the exit codes of the failed ranks, in the order of the ranks, into one.
 
-    The first of these that exists is returned: a code above 1, with which a rank fails by itself; 128 plus the number
-    of the signal that killed a rank, with a warning; 1, with which a rank exits that has lost the connection to
-    another; 128 plus SIGTERM, with which the launcher ends the other ranks.
+    A code that shows the cause of the failure goes before a code that is only its consequence:
+
+    1. a code above 1: the rank failed by itself;
+    2. 128 plus the number of the signal that killed a rank, except SIGTERM; a warning is printed;
+    3. 1: the rank lost the connection to another rank;
+    4. 128 plus SIGTERM: the launcher stopped the rank after the failure of another.
     """
     errors = [code for code in codes.values() if code > 1]
     if errors:

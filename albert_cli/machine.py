@@ -162,9 +162,10 @@ def _request_huge_pages(glibc: ctypes.CDLL) -> None:
     page = os.sysconf("SC_PAGE_SIZE")
     blocks = [glibc.malloc(_HUGE_PAGE_BLOCK) for _ in range(_HUGE_PAGE_BYTES // _HUGE_PAGE_BLOCK)]
     for block in filter(None, blocks):  # None: the process has no address space left
-        first_page = -(-block // page) * page
-        last_page = (block + _HUGE_PAGE_BLOCK) // page * page
-        glibc.madvise(first_page, last_page - first_page, _MADV_HUGEPAGE)
+        # `madvise` needs the address of a page, so only the whole pages in the block are marked.
+        start = (block + page - 1) // page * page
+        end = (block + _HUGE_PAGE_BLOCK) // page * page
+        glibc.madvise(start, end - start, _MADV_HUGEPAGE)
     for block in blocks:
         glibc.free(block)
 

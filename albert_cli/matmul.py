@@ -4,8 +4,9 @@ By default torch computes fp32 matmuls with MKL, which uses only AVX2 on AMD pro
 twice as fast on Zen 5 and 7 % faster on Zen 4. On Intel processors MKL and oneDNN are equally fast. Their results
 differ only by rounding.
 
-Inference is faster in both precisions if a forward pass copies each weight into oneDNN's layout once (`pack_weight`):
-otherwise every layer reorders the shared weights again. A packed matmul can also apply the activation.
+Inference in fp32 and in bf16 is faster if a forward pass copies each weight into oneDNN's layout once (`pack_weight`).
+Otherwise oneDNN does this in every layer, even if the layers share their weights. A matmul with a packed weight can
+also apply the activation.
 
 The suffixes of tensors' names are their shapes: M rows, K inputs and N outputs of the layer.
 """
@@ -22,24 +23,24 @@ from torch import Tensor
 MatmulBackend = Literal["torch", "onednn"]
 
 _MIN_FLOPS: Final = 8e6  # in a smaller matmul, the overhead of the oneDNN operator exceeds the time that it saves
-# By activation of a model, the name of oneDNN's operation that follows a matmul, and the name of its formula.
-_POST_OPERATIONS: Final = {
+# By activation of a model: the operation that oneDNN applies to the result of a matmul, and the variant of its formula.
+_FUSED_OPERATIONS: Final = {
     "none": ("none", ""),
     "gelu_new": ("gelu", "tanh"),
     "gelu": ("gelu", "none"),
     "relu": ("relu", ""),
 }
-_ROUNDING: Final = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # difference that rounding explains, of values around 1
+_TOLERANCE: Final = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # the effect of rounding on values around 1
 _ALIASING_BYTES: Final = 4096  # rows at multiples of this distance share the sets of the L1 cache and evict each other
 
 
 def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: MatmulBackend = "torch") -> Tensor:
     """Return x @ weight.T + bias, [M, N], like `F.linear`.
 
-    The backend "onednn" is used for large fp32 matmuls on a CPU. Everything else is computed by `F.linear`, also an
-    `x_MK` with more than two dimensions. A weight of `pack_weight` is computed by oneDNN, without gradients.
+    The backend "onednn" is used for large fp32 matmuls on a CPU. `F.linear` computes everything else, such as an `x_MK`
+    with more than two dimensions. If `pack_weight` has packed the weight, oneDNN computes the layer, without gradients.
     """
-    if weight_NK.is_mkldnn:
+    if weight_NK.is_mkldnn:  # packed
         return onednn_linear(x_MK, weight_NK, bias_N)
     if backend == "torch" or not _uses_onednn(x_MK, weight_NK):
         return F.linear(x_MK, weight_NK, bias_N)
@@ -55,10 +56,10 @@ def _uses_onednn(x_MK: Tensor, weight_NK: Tensor) -> bool:
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
         return False
     rows, inputs = x_MK.shape
-    return is_large(rows, inputs, len(weight_NK)) and has_onednn()
+    return is_large_matmul(rows, inputs, len(weight_NK)) and has_onednn()
 
 
-def is_large(rows: int, inputs: int, outputs: int) -> bool:
+def is_large_matmul(rows: int, inputs: int, outputs: int) -> bool:
     """Return True if a matmul of these sizes is large enough for oneDNN."""
     return 2 * rows * inputs * outputs >= _MIN_FLOPS
 
@@ -100,20 +101,20 @@ def has_packed_linear(dtype: torch.dtype) -> bool:
         outputs = {name: onednn_linear(x_MK, packed_NK, bias_N, name) for name in expected}
     except (AttributeError, RuntimeError, TypeError):
         return False
-    return all(torch.allclose(outputs[name], expected[name], atol=_ROUNDING[dtype]) for name in expected)
+    return all(torch.allclose(outputs[name], expected[name], atol=_TOLERANCE[dtype]) for name in expected)
 
 
 def onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, activation: str = "none") -> Tensor:
     """Return activation(x @ weight.T + bias), [M, N], computed by oneDNN without gradients.
 
-    The weight may be one of `pack_weight`. The activation is one of `model.block.ACTIVATIONS` or "none"; it is applied
-    before the result is rounded to the dtype of `x_MK`.
+    The weight may be packed (`pack_weight`). The activation is one of `model.block.ACTIVATIONS` or "none". It is
+    applied before the result is rounded to the dtype of `x_MK`.
 
     This is a private operator of torch, whose compiler uses it for inference. The public alternatives are slower:
     `to_mkldnn` copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` and
     `has_packed_linear` check that the operator works.
     """
-    operation, formula = _POST_OPERATIONS[activation]
+    operation, formula = _FUSED_OPERATIONS[activation]
     output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, operation, [], formula)
     return output_MN
 
@@ -145,19 +146,19 @@ class _OnednnLinear(torch.autograd.Function):
         grad_weight_NK = None
         grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
-            grad_x_MK = onednn_linear(grad_MN, _copy_if_aliasing(weight_NK.T), None)
-        # The operator multiplies by the transpose of its second argument, which may be a view if its rows do not alias.
-        # So the weight's gradient is grad.T @ x, or the transpose of x.T @ grad if the rows of grad do not alias.
+            grad_x_MK = onednn_linear(grad_MN, _transpose(weight_NK), None)  # grad @ weight
+        # The weight's gradient is grad.T @ x. If the rows of grad do not alias, it is computed as (x.T @ grad).T, for
+        # which oneDNN reads the transpose of grad without a copy.
         if needs_weight and _rows_alias(grad_MN):
-            grad_weight_NK = onednn_linear(grad_MN.T.contiguous(), _copy_if_aliasing(x_MK.T), None)
+            grad_weight_NK = onednn_linear(grad_MN.T.contiguous(), _transpose(x_MK), None)
         elif needs_weight:
             grad_weight_NK = onednn_linear(x_MK.T.contiguous(), grad_MN.T, None).T
         return grad_x_MK, grad_weight_NK, grad_bias_N
 
 
-def _copy_if_aliasing(transposed: Tensor) -> Tensor:
-    """Return a transposed view unchanged, or a contiguous copy if the rows of the original matrix alias."""
-    return transposed.contiguous() if _rows_alias(transposed.T) else transposed
+def _transpose(matrix: Tensor) -> Tensor:
+    """Return the transpose: a view or, if the matrix's rows alias, a contiguous copy, which oneDNN reads faster."""
+    return matrix.T.contiguous() if _rows_alias(matrix) else matrix.T
 
 
 def _rows_alias(matrix: Tensor) -> bool:

@@ -119,8 +119,8 @@ def repetitions(weight: float, digest: int) -> int:
     the documents is used three times and the others twice; with 0.25, a quarter is used once and the others never. The
     hash is mixed first, because the unmixed hash selects the held-out documents.
     """
-    mixed = (digest ^ digest >> 31) * _MULTIPLIER_1 & _UINT64_MAX
-    mixed = (mixed ^ mixed >> 30) * _MULTIPLIER_2 & _UINT64_MAX
+    mixed = (digest ^ (digest >> 31)) * _MULTIPLIER_1 & _UINT64_MAX
+    mixed = (mixed ^ (mixed >> 30)) * _MULTIPLIER_2 & _UINT64_MAX
     whole = int(weight)
     return whole + (mixed < int((weight - whole) * 2**64))
 

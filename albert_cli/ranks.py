@@ -111,7 +111,8 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | N
     """
     previous_handlers = {}
     with suppress(ValueError):  # raised outside the main thread
-        previous_handlers = {number: signal.signal(number, handler) for number in dict.fromkeys(numbers)}
+        # `set`: the second call for a repeated number would return `handler` as the previous handler.
+        previous_handlers = {number: signal.signal(number, handler) for number in set(numbers)}
     try:
         yield
     finally:

@@ -21,13 +21,12 @@ RESULTS = "results.json"
 CROSS_VALIDATED = "cross_validated"  # key of a baseline's main metric in cross-validation on the training examples
 CLASSICAL = "classical"  # key of the best baseline in `EvaluationResult.differences`
 CONTROLS = {"init": "same init", "random": "random weights"}  # titles of the controls, by their initial weights
-Verdict = Literal["reached", "not reached", "diverged", "skipped"]
 
 
 def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
     """Return the name and the dev score of the linear model that is best in cross-validation; None without a score.
 
-    baselines: the values of every metric by model; metric: the task's main metric.
+    baselines: the values of every metric on dev and of `CROSS_VALIDATED`, by model; metric: the task's main metric.
     """
     if not baselines:
         return None
@@ -45,7 +44,7 @@ def standard_error(scores: Iterable[float]) -> float | None:
 
 
 class Record(BaseModel):
-    """A JSON object with exactly these keys; a key whose value is None is left out of the file."""
+    """The base class of records: a JSON object whose keys are the class's fields, without those that are None."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -90,6 +89,8 @@ class TaskResult(Record):
 
     `metric` is the name of the main metric. `majority` is its value for a predictor that knows nothing but the labels
     of the training examples. `data` is the fingerprint of all examples, and `examples` their number in each split.
+
+    The properties have the values of a result without training; results of training override them.
     """
 
     task: str
@@ -106,11 +107,6 @@ class TaskResult(Record):
     def training(self) -> Protocol | None:
         """The protocol of training; None if nothing was trained."""
         return None
-
-    @property
-    def divergence_reasons(self) -> dict[str, str]:
-        """The reason for each diverged seed, by seed."""
-        return {}
 
     @property
     def collapse_reasons(self) -> dict[str, str]:
@@ -136,7 +132,7 @@ class SingleScoreResult(TaskResult):
 
     @property
     def medians(self) -> dict[str, float]:
-        """The median of every metric over the seeds: the only value of the metric."""
+        """The only value of every metric, which is also its median."""
         return self.scores
 
 
@@ -234,9 +230,10 @@ class ControlResult(SeedSummary):
 class EvaluationResult(CheckpointResult):
     """The result of several fine-tuning runs that differ only in their seed.
 
-    The fields from `median` to `scores_by_seed` are of the main metric. `all_scores` has the values of every metric,
-    one for each seed that finished. `baselines` has the values of every metric by linear model. `differences` compares
-    the model with the best linear model (`CLASSICAL`) and with each control.
+    It has every field of `SeedSummary`, but here at least one seed has a score. The fields from `median` to
+    `scores_by_seed` are of the main metric. `all_scores` has the values of every metric, one for each seed that
+    finished. `baselines` has the values of every metric by linear model. `differences` compares the model with the best
+    linear model (`CLASSICAL`) and with each control.
     """
 
     kind: Literal["eval"] = "eval"
@@ -262,11 +259,6 @@ class EvaluationResult(CheckpointResult):
         return self.protocol
 
     @property
-    def divergence_reasons(self) -> dict[str, str]:
-        """The reason for each diverged seed, by seed."""
-        return self.diverged
-
-    @property
     def medians(self) -> dict[str, float]:
         """The median of every metric over the seeds."""
         return {name: statistics.median(scores) for name, scores in self.all_scores.items()}
@@ -283,14 +275,17 @@ class EvaluationResult(CheckpointResult):
 
 
 class EnsembleMember(Record):
-    """A checkpoint of an ensemble with its own score."""
+    """A checkpoint of an ensemble with the score that it has alone."""
 
     directory: str
     score: float
 
 
 class EnsembleGain(Record):
-    """Gains in the main metric: of all members, or of the chosen ones, over the median or the best single member."""
+    """Gains in the main metric.
+
+    The ensemble of all members, or of the chosen ones, is compared with the median member or with the best one.
+    """
 
     all_over_median: float
     all_over_best: float
@@ -355,9 +350,9 @@ class SuiteResult(Record):
 
 
 class TaskVerdict(Record):
-    """A task's scores compared with published ones, all times 100; `reason` tells why there are no scores."""
+    """A task's scores compared with published ones, all times 100; `reason` is the reason if there are no scores."""
 
-    verdict: Verdict
+    verdict: Literal["reached", "not reached", "diverged", "skipped"]
     published: dict[str, float]
     tolerance: float
     scores: dict[str, float] = {}
@@ -381,14 +376,15 @@ class VerifyResult(Record):
     reached: bool
 
 
-# The kinds of results that have the score of a single task
+# The results with the score of a single task
 TaskScore = Annotated[RunResult | ScoredResult | EvaluationResult | EnsembleResult, Field(discriminator="kind")]
 AnyResult = RunResult | ScoredResult | EvaluationResult | EnsembleResult | SearchResult | SuiteResult | VerifyResult
+# The key `kind` of every result in `AnyResult`. Other commands write files of the same name with other kinds.
 KINDS = ("run", "scored", "eval", "ensemble", "search", "suite", "verify")
 
 
 class TaskScoreRecord(RootModel[TaskScore]):
-    """The score of one task as a part of another record."""
+    """A `TaskScore` as a class, which a generic record such as `StageRecord` of the experiments needs."""
 
 
 class _ResultFile(RootModel[Annotated[AnyResult, Field(discriminator="kind")]]):

@@ -43,8 +43,8 @@ class UnitNote:
 
 
 def current_command() -> str:
-    """Return this process's command line without `--task`; without this option it does the work of a whole array."""
-    words = list[str]()
+    """Return this process's command line without `--task`, so that it does the remaining work of all jobs."""
+    words: list[str] = []
     arguments = iter(sys.argv[1:])
     for word in arguments:
         if word == "--task":

@@ -15,7 +15,7 @@ from torch import Tensor
 from albert_cli import console
 from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.bench.pretrain import PretrainBenchOptions, prepare_recipe
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import AlbertError
@@ -108,7 +108,7 @@ def format_result(result: Correctness) -> str:
     )
 
 
-@verb(app)
+@command(app)
 def main(
     recipe: Annotated[str, typer.Argument(help="A pretraining recipe's name or file.")] = "pretrain/albert-base",
     overrides: Overrides = None,

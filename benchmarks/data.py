@@ -19,7 +19,7 @@ import typer
 from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, TextField
 from albert_cli.data.batches import sample_batch
 from albert_cli.data.build import plan_units
@@ -58,9 +58,9 @@ class SamplingSpeed:
 class DataSpeed:
     """Speeds of all stages in MB (1e6 bytes) of text per second of processor time, and of the sampler.
 
-    The keys of `mb_per_cpu_second` are the stages. "everything" is the whole work of `albert data`, from the file to
-    the finished shards. "sentencepiece alone" encodes the same cleaned sentences to lists of ids, with many sentences
-    per call; "sentencepiece, line by line" encodes one sentence per call.
+    "everything" is the whole work of `albert data`, from the file to the finished shards. "sentencepiece alone" encodes
+    the same cleaned sentences to lists of ids, with many sentences per call; "sentencepiece, line by line" encodes one
+    sentence per call.
     """
 
     bytes: int
@@ -76,10 +76,8 @@ def measure_data(
 ) -> DataSpeed:
     """Time each stage of `albert data` in this process, on work units of at most `megabytes` together.
 
-    The first unit is measured whatever its size.
-
-    seconds: the time to spend on each of the sampler's speeds. Raises `ConfigError` for a vocabulary that is not of
-    SentencePiece, and `InputError` if the sources have no text.
+    The first unit is measured whatever its size. seconds: the time to spend on each figure of the sampler.
+    Raises `ConfigError` for a vocabulary that is not of SentencePiece, and `InputError` if the sources have no text.
     """
     vocabulary = Vocabulary.load(vocabulary_dir)
     if not isinstance(vocabulary, SentencePieceVocabulary):
@@ -94,12 +92,13 @@ def measure_data(
         planned = plan_units(sources, vocabulary_dir, Path(folder) / "data", settings)
         if any(unit.is_stream for unit in planned):
             raise ConfigError("a stream cannot be read twice", "name files or folders")
+        # The first unit, and then each further unit that still fits into the requested size.
         units = planned[:1]
-        remaining_bytes = megabytes * 1_000_000 - sum(unit.size for unit in units)
+        total_size = sum(unit.size for unit in units)
         for unit in planned[1:]:
-            if unit.size <= remaining_bytes:
+            if total_size + unit.size <= megabytes * 1_000_000:
                 units.append(unit)
-                remaining_bytes -= unit.size
+                total_size += unit.size
         _, total_seconds = _timed(lambda: [tokenize_unit(unit, count_bytes) for unit in units])
     if not text_bytes:
         raise InputError("no text in any source", "check the files, or choose others")
@@ -142,8 +141,8 @@ def _time_stages(
     paragraphs, paragraph_seconds = _timed(lambda: [split_paragraphs(document.text) for document in documents])
     _, hashing_seconds = _timed(lambda: [hash_single_spaced(" ".join(lines)) for lines in paragraphs])
     sentences, sentence_seconds = _timed(lambda: [segment_paragraphs(lines, language) for lines in paragraphs])
-    all_sentences = list(itertools.chain.from_iterable(sentences))
-    cleaned, cleaning_seconds = _timed(lambda: clean_single_spaced(all_sentences, vocabulary.cleaning))
+    flat = list(itertools.chain.from_iterable(sentences))
+    cleaned, cleaning_seconds = _timed(lambda: clean_single_spaced(flat, vocabulary.cleaning))
     encoding_seconds = 0.0
     for start in range(0, len(cleaned), _SENTENCES):  # a single call would be slow, because its result is so large
         lines = cleaned[start : start + _SENTENCES]
@@ -162,19 +161,19 @@ def _time_stages(
 def measure_sampling(
     corpus: TokenCorpus, vocabulary: Vocabulary, lengths: Sequence[int] = _LENGTHS, seconds: float = 1.0
 ) -> dict[int, SamplingSpeed]:
-    """Return the speed of sampling packed batches by maximum length; each speed is measured for about `seconds`."""
+    """Return the speed of sampling packed batches by maximum length; each figure takes about `seconds`."""
     return {length: _measure_sampling_at(corpus, vocabulary, length, seconds) for length in lengths}
 
 
 def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: int, seconds: float) -> SamplingSpeed:
     """Measure the sampler at one maximum length: first in this thread, then in the thread of `prefetch`."""
-    settings = PairSettings(max_seq_length=length)
+    rules = PairSettings(max_seq_length=length)
     sequences = max(1, _TOKENS // length)
 
     def sample(step: int) -> tuple[int, int]:
         """Return the tokens and the bytes of a step's batch."""
         index = np.arange(step * sequences, (step + 1) * sequences)
-        batch = sample_batch(corpus, vocabulary, settings, seed=0, index=index)
+        batch = sample_batch(corpus, vocabulary, rules, 0, index)
         return batch.ids.size, sum(array.nbytes for array in vars(batch).values())
 
     sample(0)  # warm up: load the vocabulary's tables and the pages of the shards' offsets
@@ -188,18 +187,18 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
         spent = time.process_time() - begin
         if spent >= seconds:
             break
-    prefetched_tokens = 0
+    received = 0  # tokens
     started = time.monotonic()
     with prefetch(sample, itertools.count(1)) as batches:
         for batch_tokens, _ in batches:
-            prefetched_tokens += batch_tokens
+            received += batch_tokens
             waited = time.monotonic() - started
             if waited >= seconds:
                 break
     return SamplingSpeed(
         sequences=sequences,
         tokens_per_cpu_second=round(tokens / spent),
-        prefetched_tokens_per_second=round(prefetched_tokens / waited),
+        prefetched_tokens_per_second=round(received / waited),
         bytes_per_token=round(sampled_bytes / tokens, 2),
     )
 
@@ -224,7 +223,7 @@ def format_result(result: DataSpeed) -> str:
     return "\n".join([stages, "", f"{corpus}; {ratio}", "", console.format_table(headers, rows)])
 
 
-@verb(app)
+@command(app)
 def main(
     sources: Sources,
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],

@@ -27,7 +27,7 @@ from albert_cli.bench import pretrain as pretrain_bench
 from albert_cli.bench.harness import SINGLE_PROCESS, WARM_UP
 from albert_cli.bench.pretrain import PretrainBench, PretrainBenchOptions, prepare_recipe
 from albert_cli.bench.step import StepBenchOptions, run_step_bench
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Out, Overrides, Quiet
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.formatting import first_line
@@ -49,7 +49,7 @@ GOALS: Final = {
 # Speed relative to transformers on the same text.
 SPEEDUP_GOALS: Final = {"transformers": 4.0, "transformers, compiled": 2.0}
 PROFILE_GOALS: Final = {"busy": "at least 0.95", "waits": "at most 1", "pageable_copies": "0"}
-# The goal for four fine-tuning steps, in milliseconds: eight processes together finish the 443,000 steps of GLUE (eight
+# Milliseconds of four fine-tuning steps at which eight processes together finish the 443,000 steps of GLUE (eight
 # tasks, five seeds) in 15 minutes.
 FINE_TUNING_MS: Final = 4 * 8 * 15 * 60_000 / 443_000
 # Tokens of a micro-batch. On 141 GB they leave room for transformers, whose activations take several times as much.
@@ -68,7 +68,7 @@ VARIANTS: Final[dict[str, tuple[str, ...]]] = {
     "activations recomputed": ("train.checkpoint_activations=true",),
     "dropout 0.1": ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1"),
 }
-T = TypeVar("T")
+T = TypeVar("T")  # the result of a measurement
 Render = Callable[[Sequence[str], Sequence[Sequence[object]]], str]
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -89,8 +89,7 @@ class GpuBenchOptions:
 class Part:
     """The measurements of one part, in the field for their kind, or the reason why the part failed."""
 
-    # The JSON of `albert bench pretrain`, by a label such as "not compiled"; "" if there is only one.
-    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)  # of `albert bench pretrain`, by label
     correctness: dict[str, Any] | None = None
     profile: dict[str, Any] | None = None
     attention: dict[str, Any] | None = None
@@ -126,7 +125,7 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
     if unknown:
         raise ConfigError(f"--part {unknown[0]}: unknown", f"choose from {', '.join(PARTS)}")
     for size in SIZES:
-        # An error in the overrides or the data is raised here, before the first measurement.
+        # Wrong options raise an error here, before the first part is measured.
         prepare_recipe(*_bench_arguments(size, LENGTHS[0], options))
     conditions = {
         "device_name": harness.current_conditions(device, precision="").device,
@@ -144,12 +143,10 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
             parts = {part: parts[part] for part in PARTS if part in parts}  # in the order of `PARTS`
             result = GpuBenchResult(conditions, parts)
             measurements.save(out, conditions, {part: asdict(values) for part, values in parts.items()})
-            store.write_text(
-                out / measurements.MARKDOWN_FILE, format_result(result, console.format_markdown_table) + "\n"
-            )
+            store.write_text(out / measurements.MARKDOWN, format_result(result, console.format_markdown_table) + "\n")
             if parts[name].is_wrong:
                 message = f"{device}: loss or gradients differ from the CPU's by more than rounding"
-                raise AlbertError(message, f"see {out / measurements.MARKDOWN_FILE}")
+                raise AlbertError(message, f"see {out / measurements.MARKDOWN}")
     failed = [f"{name} ({part.failed})" for name, part in parts.items() if part.failed]
     if failed:
         raise AlbertError(f"{out}: failed: {'; '.join(failed)}", "the same command measures these again")
@@ -164,10 +161,10 @@ def _attempt(measure: Callable[[GpuBenchOptions], Part], options: GpuBenchOption
     return replace(part or Part(failed=failed), seconds=round(time.monotonic() - begin, 1))
 
 
-def _attempt_step(recipe: str, options: PretrainBenchOptions) -> dict[str, Any]:
+def _attempt_step(arguments: tuple[str, PretrainBenchOptions]) -> dict[str, Any]:
     """Return the JSON of `albert bench pretrain`, or {"failed": reason}, so that other variants are still timed."""
     _free_everything()
-    result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, recipe, options))
+    result, failed = _catch_failure(partial(pretrain_bench.run_pretrain_bench, *arguments))
     return asdict(result) if result else {"failed": failed}
 
 
@@ -200,7 +197,7 @@ def _bench_arguments(
     more_overrides: Sequence[str] = (),
     against: str | None = None,
 ) -> tuple[str, PretrainBenchOptions]:
-    """Return the arguments of `run_pretrain_bench`: the recipe's name, and the options of `albert bench pretrain`.
+    """Return the arguments of `run_pretrain_bench` and `prepare_recipe`: the recipe's name, and the options.
 
     size: the model, one of `SIZES`. length: maximum tokens of a sequence. tokens: of a micro-batch; 0: as in `options`,
     or by size.
@@ -227,39 +224,42 @@ def _measure_correctness(options: GpuBenchOptions) -> Part:
 def _measure_step(size: str, length: int, options: GpuBenchOptions) -> Part:
     """Time the pretraining step, compared with `transformers`."""
     against = None if options.alone else "transformers"
-    recipe, step_options = _bench_arguments(size, length, options, against=against)
-    return Part(results={"": asdict(pretrain_bench.run_pretrain_bench(recipe, step_options))})
+    arguments = _bench_arguments(size, length, options, against=against)
+    return Part(results={"": asdict(pretrain_bench.run_pretrain_bench(*arguments))})
 
 
 def _measure_variants(size: str, length: int, options: GpuBenchOptions) -> Part:
     """Time the variants of the pretraining step, without `transformers`."""
     results = {}
     for name, overrides in VARIANTS.items():
-        recipe, step_options = _bench_arguments(size, length, options, more_overrides=overrides)
+        arguments = _bench_arguments(size, length, options, more_overrides=overrides)
         if name == PADDED:
             # Without a variable-length kernel, attention pads the sequences.
             with mock.patch.object(encoder, "has_varlen", lambda device, dtype, head_size: False):
-                results[name] = _attempt_step(recipe, step_options)
+                results[name] = _attempt_step(arguments)
         else:
-            results[name] = _attempt_step(recipe, step_options)
+            results[name] = _attempt_step(arguments)
     return Part(results=results)
 
 
 def _measure_micro_batches(options: GpuBenchOptions) -> Part:
-    """Time the step of ALBERT-base with four sizes of micro-batches, up to that of `batch.micro_tokens = "auto"`."""
+    """Time the step of ALBERT-base with four sizes of micro-batches, in tokens.
+
+    The largest one is that of `batch.micro_tokens = "auto"`.
+    """
     maximum = options.tokens or 131_072
     results = {}
     for divisor in (8, 4, 2, 1):
         tokens = maximum // divisor
-        results[f"{tokens:,} tokens"] = _attempt_step(*_bench_arguments("base", 512, options, tokens))
+        results[f"{tokens:,} tokens"] = _attempt_step(_bench_arguments("base", 512, options, tokens))
     return Part(results=results)
 
 
 def _measure_profile(size: str, options: GpuBenchOptions) -> Part:
     """Profile the kernels of the pretraining step on sequences of 512 tokens."""
-    recipe, step_options = _bench_arguments(size, 512, options)
+    name, step_options = _bench_arguments(size, 512, options)
     device = choose_device(options.device)
-    bench = PretrainBench(recipe, step_options, device, SINGLE_PROCESS)
+    bench = PretrainBench(name, step_options, device, SINGLE_PROCESS)
     with bench.as_in_training():
         step = bench.make_step()
         for _ in range(WARM_UP + 1):  # the first calls compile and allocate
@@ -337,8 +337,8 @@ def _format_steps(parts: Mapping[str, Part], render: Render) -> list[str]:
 def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]]:
     """Return a row for each variant of a result of `albert bench pretrain`.
 
-    part: the name of the part, which ends with size and length: `variants-base-s512`. label: the key in `Part.results`.
-    step: the JSON of the result, or {"failed": reason}.
+    part: the name of the part, which ends with size and length: `variants-base-s512`. label: the key of the result in
+    the part, such as "not compiled" or "". step: the JSON of the result, or {"failed": reason}.
     """
     *_, size, length_name = part.split("-")
     if "failed" in step:
@@ -350,12 +350,16 @@ def _step_rows(part: str, label: str, step: Mapping[str, Any]) -> list[list[str]
     for name, timing in step["variants"].items():
         title = f"{name}, {label}" if label else name
         rate = timing["tokens_per_second"]
-        last_cells = ["", f"{timing['speedup']:.2f}x", ""]  # of the goal, albert is, peak GB
-        if name == "albert":
+        fraction_of_goal = ""
+        speedup = ""
+        peak_gb = ""
+        if name != "albert":
+            speedup = f"{timing['speedup']:.2f}x"
+        else:
             fraction_of_goal = f"{rate / goal:.0%}" if goal else ""
             peak_gb = f"{peak / 1e9:,.1f}" if peak is not None else ""
-            last_cells = [fraction_of_goal, "", peak_gb]
-        rows.append([size, length_name, title, tokens, f"{rate:,}", f"{timing['mfu']:.0%}", *last_cells])
+        mfu = f"{timing['mfu']:.0%}"
+        rows.append([size, length_name, title, tokens, f"{rate:,}", mfu, fraction_of_goal, speedup, peak_gb])
     return rows
 
 
@@ -389,7 +393,7 @@ def _format_fine_tuning(variants: Mapping[str, Mapping[str, Any]], render: Rende
     return render(headers, rows)
 
 
-@verb(app)
+@command(app)
 def main(
     out: Out,
     part: Annotated[

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from albert_cli import console, store
 from albert_cli.bench.harness import Conditions, current_conditions, time_alternating
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Quiet
 from albert_cli.counting.costs import PRECISIONS, Precision
 from albert_cli.errors import ConfigError
@@ -42,7 +42,7 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool to time: `encode` tokenizes all texts, and `label` maps its result to the class index of each text."""
+    """A tool to time: `encode` tokenizes all texts, and `label` computes each text's class index from the tokens."""
 
     encode: Callable[[], Any]
     label: Callable[[Any], Labels]
@@ -215,7 +215,7 @@ def format_speeds(result: InferenceSpeeds) -> str:
     return f"{title}\n{console.format_table(headers, rows)}"
 
 
-@verb(app)
+@command(app)
 def inference(
     model: Annotated[str, typer.Argument(help="A classifier: a directory, a run, or a Hub id.")],
     input_file: Annotated[Path, typer.Option("--input", help="File with one text per line.")],

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity
 
 from albert_cli import console
 from albert_cli.bench.harness import TimedCall, time_alternating
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.errors import AlbertError
 from albert_cli.formatting import first_line
@@ -79,8 +79,9 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
         kernel_us[kernel.name] += kernel.self_device_time_total if is_cuda else kernel.self_cpu_time_total
     pageable_copies = sum("Pageable -> Device" in event.name for event in events)
     # `synchronize` and the profiler itself wait after the steps; these waits do not count.
-    (steps,) = (event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU)
-    waits = sum(event.name in _WAITS and event.time_range.start < steps.time_range.end for event in events)
+    labeled = [event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU]
+    end_of_steps = labeled[0].time_range.end
+    waits = sum(event.name in _WAITS and event.time_range.start < end_of_steps for event in events)
     launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
     slowest = kernel_us.most_common(_SHOWN_KERNELS)
     return StepProfile(
@@ -188,7 +189,7 @@ def attention_table(times: AttentionTimes) -> tuple[list[str], list[list[str]]]:
     return ["attention alone, ms", *names], rows
 
 
-@verb(app)
+@command(app)
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each kernel.")] = 9,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of a call.")] = 32_768,

@@ -24,7 +24,7 @@ from albert_cli import console, executor
 from albert_cli.bench import harness
 from albert_cli.bench.harness import Conditions
 from albert_cli.bench.inputs import random_batch
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import shapes
 from albert_cli.counting.costs import Precision
@@ -36,7 +36,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
 from albert_cli.training.device import autocast, choose_device
 
-ComputeStates = Callable[[int], Tensor]  # runs a forward pass of so many tokens; returns the last layer's states
+Forward = Callable[[int], Tensor]  # from a number of tokens T to the last layer's states [T, H]
 LENGTHS: Final = (512, 1024, 2048, 4096, 8192)
 PEERS: Final = ("longformer", "big bird")
 FORMS: Final = ("full", "window", "block", *PEERS)
@@ -85,7 +85,7 @@ def measure_lengths(
         num_hidden_layers=layers,
         num_hidden_groups=min(config.num_hidden_groups, layers),
     )
-    modules = {__name__}
+    modules = {__name__}  # imported once, not again by the process of each measurement
     if set(PEERS) & set(forms):
         modules.add("transformers.modeling_utils")
     context = executor.process_context(modules)
@@ -109,42 +109,39 @@ def measure_lengths(
 def _measure(
     config: ModelConfig, form: str, length: int, rounds: int, precision: Precision, device_name: str, threads: int
 ) -> LengthMeasurement:
-    """Measure one form at one length. This must be the only measurement of the process."""
+    """Measure one form at one length; must be the only measurement of this process."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     device = choose_device(device_name)
-    if form in PEERS:
-        compute_states = make_sparse_peer(config, form, length, device)
-    else:
-        compute_states = _make_encoder(config, form, device)
+    forward = make_sparse_peer(config, form, length, device) if form in PEERS else _make_encoder(config, form, device)
 
     def time_pass(tokens: int) -> float:
         synchronize(device)
         begin = time.perf_counter()
         with autocast(precision, device):
-            states = compute_states(tokens)
+            states = forward(tokens)
         torch.autograd.backward(states, torch.ones_like(states))
         synchronize(device)
         return time.perf_counter() - begin
 
     time_pass(min(_WARM_UP_TOKENS, length))
     _reset_peak_memory(device)
-    bytes_before = _peak_memory(device)
+    model_bytes = _peak_memory(device)
     seconds = min(time_pass(length) for _ in range(rounds))
-    return LengthMeasurement(round(seconds, 4), _peak_memory(device) - bytes_before)
+    return LengthMeasurement(round(seconds, 4), _peak_memory(device) - model_bytes)
 
 
-def _make_encoder(config: ModelConfig, form: str, device: torch.device) -> ComputeStates:
-    """Build albert's encoder with this form of attention."""
+def _make_encoder(config: ModelConfig, form: str, device: torch.device) -> Forward:
+    """Build albert's encoder with this form of attention; return its forward pass on a random sequence."""
     shape = replace(config, attention=cast(AttentionForm, form))
     encoder = Encoder(shape, pooler=False).to(device).train()
     return lambda tokens: encoder(pack(random_batch([tokens], config.vocab_size), device), all_rows=True)
 
 
-def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.device) -> ComputeStates:
+def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.device) -> Forward:
     """Build Longformer with the window of `config` and a global [CLS], or Big Bird with blocks of 64 tokens.
 
-    length: tokens of the longest input.
+    Return its forward pass on a random sequence. length: tokens of the longest input.
     """
     import transformers
 
@@ -175,16 +172,15 @@ def make_sparse_peer(config: ModelConfig, form: str, length: int, device: torch.
         hf_model = transformers.BigBirdModel(big_bird, add_pooling_layer=False)
     hf_model = hf_model.to(device).train()
 
-    def compute_states(tokens: int) -> Tensor:
+    def forward(tokens: int) -> Tensor:
         batch = random_batch([tokens], config.vocab_size)
         inputs = {"input_ids": torch.from_numpy(batch.ids.astype(np.int64))[None].to(device)}
         if form == "longformer":
-            is_cls = torch.arange(tokens) == 0
-            inputs["global_attention_mask"] = is_cls.long()[None].to(device)
-        last: Tensor = hf_model(**inputs).last_hidden_state
-        return last
+            inputs["global_attention_mask"] = (torch.arange(tokens) == 0).long()[None].to(device)
+        states: Tensor = hf_model(**inputs).last_hidden_state
+        return states
 
-    return compute_states
+    return forward
 
 
 def _reset_peak_memory(device: torch.device) -> None:
@@ -216,8 +212,11 @@ def format_result(result: LengthsResult) -> str:
         f"{conditions.precision}; a window of {result.attention_window} tokens to either side, blocks of "
         f"{result.attention_block}; one sequence, forward and backward"
     )
-    milliseconds = [[form, *(_format_scaled(row[n].seconds, 1e3) for n in lengths)] for form, row in forms.items()]
-    megabytes = [[form, *(_format_scaled(row[n].bytes, 1e-6) for n in lengths)] for form, row in forms.items()]
+    milliseconds = []
+    megabytes = []
+    for form, by_length in forms.items():
+        milliseconds.append([form, *(_format_cell(by_length[length].seconds, 1e3) for length in lengths)])
+        megabytes.append([form, *(_format_cell(by_length[length].bytes, 1e-6) for length in lengths)])
     blocks = [
         headline,
         console.format_table(("milliseconds", *map(str, lengths)), milliseconds),
@@ -227,7 +226,7 @@ def format_result(result: LengthsResult) -> str:
     return "\n\n".join(blocks)
 
 
-def _format_scaled(value: float | None, scale: float) -> str:
+def _format_cell(value: float | None, scale: float) -> str:
     """Format `scale * value` as a cell; a dash for a failed measurement."""
     return "–" if value is None else f"{scale * value:,.0f}"
 
@@ -241,18 +240,18 @@ def _format_speedup(forms: dict[str, dict[int, LengthMeasurement]], form: str) -
             speedups[length] = full_seconds / measurement.seconds
     faster = [length for length, speedup in speedups.items() if speedup > 1]
     slower = [length for length, speedup in speedups.items() if speedup <= 1]
-    always_faster = [length for length in faster if length > max(slower, default=0)]
+    always_faster = [length for length in faster if length > max(slower, default=0)]  # no longer input is slower
     if always_faster:
         verdict = f"faster than full attention from {min(always_faster)} tokens on"
     elif faster:
         verdict = f"faster than full attention only at {' and '.join(map(str, faster))} tokens"
     else:
-        verdict = "never faster than full attention"
+        verdict = "never faster than full"
     details = ", ".join(f"{speedup:.1f}x at {length}" for length, speedup in speedups.items())
     return f"{form}: {verdict} ({details})"
 
 
-@verb(app)
+@command(app)
 def main(
     model: Annotated[str, typer.Argument(help="A preset or a pretraining recipe: its shape.")] = "albert-base",
     length: Annotated[

@@ -17,7 +17,7 @@ import typer
 from albert_cli import console
 from albert_cli.bench.harness import make_training_step
 from albert_cli.bench.inputs import pretraining_loss, random_batch
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import activations, costs
 from albert_cli.counting.paper import MEMORY
@@ -115,7 +115,7 @@ def batches_table(batches: dict[str, LargestBatches]) -> tuple[list[str], list[l
     return ["largest batch at 12 GB", "", *map(str, costs.LENGTHS)], rows
 
 
-@verb(app)
+@command(app)
 def main(device: Device = "cuda", as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """Find the largest batches that 12 GB hold, by model, precision and length."""
     batches = find_largest_batches(choose_device(device))

@@ -23,7 +23,7 @@ import typer
 from albert_cli import console, store
 from albert_cli.bench import harness
 from albert_cli.bench.inputs import pretraining_loss, random_batch
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Out, Quiet
 from albert_cli.config import suggest
 from albert_cli.counting import costs
@@ -46,7 +46,7 @@ PAPER_SPEEDUPS: Final[dict[str, tuple[float | None, ...]]] = {
     "bert-large": (4.7, 1.0, None, 5.6, 1.7, 0.6, 0.3),
     "bert-xlarge": (17.7, 3.8, 1.0, 21.1, 6.5, 2.4, 1.2),
 }
-_BYTES_PER_PARAMETER: Final = 9  # 8 for the weight and the gradient in fp32, and 1 as a reserve for activations
+_BYTES_PER_PARAMETER: Final = 9  # weight and gradient in fp32, and a reserve
 PLOT: Final = "speed.svg"
 _PAPER_NOTE: Final = (
     "Fewer tokens than the paper's 2 million a batch, so that all seven fit here. Every weight and its gradient are "
@@ -58,11 +58,11 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The work of one measurement."""
+    """The work of one measurement: `kind` ("training" or "inference"), tokens per sequence, and sequences per batch."""
 
-    kind: str  # one of `PASSES`
-    length: int  # tokens per sequence
-    batch: int  # sequences
+    kind: str
+    length: int
+    batch: int
 
     @property
     def key(self) -> str:
@@ -71,7 +71,7 @@ class BatchShape:
 
     @classmethod
     def parse(cls, key: str) -> BatchShape:
-        """Return the batch shape that has this key."""
+        """Return the batch shape whose `key` is `key`."""
         kind, length, batch = key.split(" ")
         return cls(kind, int(length), int(batch))
 
@@ -97,7 +97,7 @@ def measure_sharing(
     The optimizer's update is not timed, because it takes less than a hundredth of a step with the paper's batch. The
     models share one buffer of random weights, so only the largest model needs memory.
 
-    models: two presets, or "paper" for the paper's seven models. tokens: as in the help of the option `--tokens`.
+    models: two presets, or "paper" for the paper's seven models. tokens: as described for the command's option.
     Raises `ConfigError` if the largest model does not fit, and if `out` was measured under other conditions.
     """
     names = _choose_models(models)
@@ -115,7 +115,7 @@ def measure_sharing(
                 milliseconds[shape.key] = [round(1e3 * median(seconds[name]), 3) for name in names]
                 measurements.save(out, conditions, milliseconds)
         result = SharingResult(conditions, milliseconds)
-        store.write_text(out / measurements.MARKDOWN_FILE, format_result(result, markdown=True) + "\n")
+        store.write_text(out / measurements.MARKDOWN, format_result(result, markdown=True) + "\n")
         if names != PAPER_MODELS:
             draw_speedups(result, out / PLOT)
     return result
@@ -128,12 +128,14 @@ def _choose_models(models: Sequence[str]) -> tuple[str, ...]:
         if name not in PRESETS:
             raise ConfigError(f"{name}: no preset", suggest(name, PRESETS) or f"presets: {', '.join(PRESETS)}")
     if len(names) != 2 and names != PAPER_MODELS:
-        raise ConfigError(f"two models are compared, not {len(names)}", "such as albert-base bert-base; or paper")
+        raise ConfigError(
+            f"two models are compared, not {len(names)}", "name two, such as albert-base bert-base, or paper"
+        )
     return names
 
 
 def _iter_shapes(names: Sequence[str], tokens: int, device: torch.device) -> Iterator[BatchShape]:
-    """Yield the batch shapes to time: for the paper's models one for training, then one sequence for inference."""
+    """Yield the batch shapes to time: for the paper's models one of training, and one sequence for inference."""
     is_cpu = device.type == "cpu"
     if names == PAPER_MODELS:
         # On a CPU a round with one sequence of 128 tokens takes 6 TFLOP, half a minute on two cores.
@@ -150,7 +152,9 @@ def _iter_shapes(names: Sequence[str], tokens: int, device: torch.device) -> Ite
 
 def _build_models(names: Sequence[str], device: torch.device) -> dict[str, PretrainingModel]:
     """Build the presets without dropout, on one buffer of weights; raise `ConfigError` if memory is too small."""
-    size, largest = max((costs.count_parameters(PRESETS[name]).total, name) for name in names)
+    sizes = {name: costs.count_parameters(PRESETS[name]).total for name in names}
+    largest = max(names, key=lambda name: sizes[name])
+    size = sizes[largest]
     needed = _BYTES_PER_PARAMETER * size
     available = capacity.available_memory(device)
     if available is not None and available < needed:
@@ -177,7 +181,7 @@ def _build_on_buffer(name: str, weights: torch.Tensor) -> PretrainingModel:
 def _make_call(
     shape: BatchShape, model: PretrainingModel, precision: Precision, device: torch.device
 ) -> harness.TimedCall:
-    """Return a call on full sequences: a forward and backward pass for training, the encoder alone for inference."""
+    """Return a call on full sequences: for training a forward and backward pass, for inference the encoder alone."""
     batch = random_batch([shape.length] * shape.batch, model.config.vocab_size)
     if shape.kind == "training":
         return harness.make_passes(model, partial(pretraining_loss, model, device), [batch], precision)
@@ -255,9 +259,10 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
 
     Each table compares the measured speedups with those of the paper and with those that the FLOPs predict.
     """
-    # The cells are those of the two shapes of `_iter_shapes`: milliseconds by model.
-    training, inference = (dict(zip(PAPER_MODELS, row, strict=True)) for row in result.cells.values())
-    training_shape = BatchShape.parse(next(iter(result.cells)))
+    training_key, inference_key = result.cells  # for the paper's models, `_iter_shapes` yields one shape of each kind
+    training = dict(zip(PAPER_MODELS, result.cells[training_key], strict=True))  # milliseconds
+    inference = dict(zip(PAPER_MODELS, result.cells[inference_key], strict=True))
+    training_shape = BatchShape.parse(training_key)
     flops = {name: costs.training_flops(PRESETS[name], training_shape.length) for name in PAPER_MODELS}
     tables = []
     for base, published in PAPER_SPEEDUPS.items():
@@ -291,7 +296,7 @@ def _format_ratio(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
-@verb(app)
+@command(app)
 def main(
     out: Out,
     models: Annotated[
@@ -314,7 +319,7 @@ def main(
 ) -> None:
     """Time ALBERT and BERT in training and inference, at 16 to 512 tokens and batches of 1 to 64, and draw it."""
     result = measure_sharing(models or ["albert-base", "bert-base"], out, tokens, rounds, precision, device)
-    console.print_result(asdict(result), f"{format_result(result)}\n\n{out / measurements.MARKDOWN_FILE}")
+    console.print_result(asdict(result), f"{format_result(result)}\n\n{out / measurements.MARKDOWN}")
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def test_auto_lr_scales_with_square_root_of_batch_size() -> None:
     for batch_size, lr in ((4096, 0.00176), (1024, 0.00088), (32_768, 0.00176 * 8**0.5)):
         values = {"optimizer": {"lr": "auto"}, "train": {"batch_size": batch_size}}
         recipe = validate_pretrain_recipe(values, "recipe.toml")
-        assert recipe.optimizer.lr == recipe.optimizer.peak == pytest.approx(lr)
+        assert recipe.optimizer.lr == recipe.optimizer.peak_lr == pytest.approx(lr)
         assert f"lr = {recipe.optimizer.lr!r}" in config.dump_toml(recipe)
     paper = load_pretrain_recipe("albert-base", [], 30_000)
     smaller = load_pretrain_recipe("albert-base", ["train.batch_size=512"], 30_000)

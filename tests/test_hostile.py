@@ -22,6 +22,7 @@ import pytest
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.report.build import ReportPage
 from albert_cli.report.render import Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
@@ -129,7 +130,7 @@ def make_safetensors(tensors: dict[str, tuple[list[int], int, int]], size: int) 
     ids=["huge", "overflow", "overlapping", "the same bytes", "negative", "header of 2^63 bytes", "nested header"],
 )
 def test_weights_with_a_false_header_are_rejected(foreign: Path, content: bytes) -> None:
-    (foreign / hub.WEIGHTS_FILE).write_bytes(content)
+    (foreign / WEIGHTS_FILE).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         hub.read_checkpoint(foreign)
 

@@ -345,6 +345,16 @@ def test_directory_without_a_model_has_no_fingerprint(tmp_path: Path) -> None:
         store.fingerprint(tmp_path)
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_record_with_a_nonfinite_number_is_rejected(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text('{"name": "NaN is -Infinity"}')
+    assert store.read_json(path) == {"name": "NaN is -Infinity"}
+    path.write_text(f'{{"nested": [{{"loss": {number}}}]}}')
+    with pytest.raises(CheckpointError, match=rf"facts\.json: contains {number}"):
+        store.read_json(path)
+
+
 # ---------------------------------------------------------------- directories
 
 
@@ -381,6 +391,8 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     leftover(tmp_path / "new" / "request.json").write_text("x")  # a crash while writing the first file
     assert store.read_finished_manifest(tmp_path / "new", "vocabulary", "request.json") is None
+    store.write_text(tmp_path / "new" / "request.json", "y")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["request.json"]
 
 
 @pytest.mark.parametrize("name", [of_living_process, of_other_machine])

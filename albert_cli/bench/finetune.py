@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from albert_cli import console
 from albert_cli.bench import harness, peer
 from albert_cli.bench.harness import Comparison, Conditions, TimedCall, Workload
-from albert_cli.bench.step import GLUE_MAX_LENGTH
+from albert_cli.bench.step import GLUE_MAX
 from albert_cli.counting import costs, shapes
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError, InputError
@@ -75,12 +75,12 @@ def run_finetune_bench(name: str, options: FinetuneBenchOptions) -> FinetuneBenc
 
 
 class FinetuneBench:
-    """The batches of a task, and the shape of a model. Its weights are random: speed does not depend on them."""
+    """The batches of a task, and the shape of a model with random weights, because speed does not depend on them."""
 
     def __init__(self, name: str, options: FinetuneBenchOptions) -> None:
         self.options = options
         self.device = choose_device(options.device)
-        recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX_LENGTH}", *options.overrides))
+        recipe = load_recipe(name, (f"data.max_seq_length={GLUE_MAX}", *options.overrides))
         self.task = _find_task(recipe, options.data)
         assert self.task.train_split is not None
         examples = self.task.read(self.task.train_split, options.data)
@@ -147,6 +147,7 @@ class FinetuneBench:
         losses = {"albert": harness.loss_without_dropout(model, loss_of, first, precision)}
         if self.options.against == "transformers":
             hf_model = peer.make_transformers_model(model)
+            # As in `run_glue.py`: to the longest example of the batch (a width of 0), or to a fixed length.
             for padding, width in (("the longest", 0), (str(self.max_length), self.max_length)):
                 name = f"transformers, padded to {padding}"
                 peer_loss_of = partial(self._peer_loss, hf_model, width)
@@ -157,8 +158,7 @@ class FinetuneBench:
     def _albert_loss(self, model: nn.Module, labeled: LabeledBatch) -> Tensor:
         """Return albert's mean loss over the examples of a batch."""
         batch, labels = labeled
-        num_examples = len(batch.offsets) - 1
-        return self.task.loss_sum(model, batch, labels, self.device) / num_examples
+        return self.task.loss_sum(model, batch, labels, self.device) / (len(batch.offsets) - 1)
 
     def _peer_loss(self, hf_model: nn.Module, width: int, labeled: LabeledBatch) -> Tensor:
         """Return the loss of `transformers` on the same batch, padded to `width`, or to the longest example for 0."""
@@ -195,16 +195,15 @@ def _find_task(recipe: FinetuneRecipe, data: str | None) -> AnyTask:
 
 def format_result(result: FinetuneBenchResult) -> str:
     """Return the result as a table with notes."""
-    handling = "split into windows" if result.task == NER else "truncated"
+    cut = "split into windows" if result.task == NER else "cut"
     notes = [
-        f"An example has {result.tokens_per_example:,.1f} tokens on average. Examples of more than {result.max_length} "
-        f"tokens are {handling}. For every variant, the tokens are those of the examples, without padding.",
+        f"An example has {result.tokens_per_example:,.1f} tokens on average, and is {cut} at {result.max_length}. "
+        "For every variant, the tokens are those of the examples, without padding.",
     ]
     if result.task != NER:
         notes.append(
-            "Albert computes the last layer only for [CLS], the only position that the classifier reads (pruning). "
-            "The result is the same with about 7 % fewer FLOPs for 12 layers. For every variant, the MFU counts the "
-            "full model's FLOPs."
+            "Albert computes the last layer only for [CLS], the only position that is read (pruning): exact, and some "
+            "7 % fewer FLOPs with 12 layers. For every variant, the MFU counts the full model's FLOPs."
         )
     title = f"{result.task}: a step of {result.batch_size} examples"
     comparison = result.comparison

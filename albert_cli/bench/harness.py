@@ -47,7 +47,7 @@ class VariantTiming:
     minimum_ms: float
     tokens_per_second: int  # of all ranks
     mfu: float  # model FLOPs utilization: FLOP/s as a fraction of the matmul peak of the same rounds
-    speedup: float  # of the variant "albert" relative to this one, the median over rounds
+    speedup: float  # of the variant "albert" over this variant
     loss: float
 
 
@@ -86,9 +86,9 @@ def time_alternating(
     """
     warm_up = WARM_UP
     if device.type != "cpu":
-        # Training steps repeat WARM_UP + rounds batches. After a whole cycle more, the timed rounds begin with the same
-        # batch as on a CPU.
-        warm_up += WARM_UP + rounds
+        # Calls repeat at most `rounds + WARM_UP` batches (`make_training_step`). After a whole cycle of them, the timed
+        # rounds begin with the same batch as on a CPU.
+        warm_up += rounds + WARM_UP
     for call in variants.values():
         for _ in range(warm_up):
             call()
@@ -118,10 +118,8 @@ def compare_variants(
 ) -> Comparison:
     """Time the variants in alternating rounds; in round n every variant does the n-th workload.
 
-    One variant is called "albert".
-
-    losses: the losses to report, by variant; by default those of the last calls. ranks: the number of processes that do
-    the same work at the same time.
+    variants: by name; the variant "albert" is compared with all others. losses: the losses to report, by variant; by
+    default those of the last calls. ranks: processes that do the same work at the same time.
     """
     peak_before = measure_matmul_peak(precision, device)
     matmul, matmul_flops = make_matmul(precision, device)
@@ -134,7 +132,7 @@ def compare_variants(
     for name in variants:
         rates = [work.tokens / s for s, work in zip(seconds[name], workloads, strict=True)]
         utilizations = [work.flops / s / peak for s, work in zip(seconds[name], workloads, strict=True)]
-        speedups = [s / albert for s, albert in zip(seconds[name], seconds["albert"], strict=True)]
+        speedups = [peer / albert for peer, albert in zip(seconds[name], seconds["albert"], strict=True)]
         timings[name] = VariantTiming(
             median_ms=round(1e3 * median(seconds[name]), 2),
             minimum_ms=round(1e3 * min(seconds[name]), 2),
@@ -236,7 +234,7 @@ def make_training_step(
             loss = loss_of(next(batch_cycle))
         torch.autograd.backward(loss)
         reduce_gradients(model, group)
-        # The training loop also waits for both values before the update.
+        # The training loop also waits for the loss and the gradient norm before the update.
         values = torch.stack([loss.detach(), clip_gradients(model, clip_norm)]).tolist()
         update_weights(optimizer, 0.0)
         return float(values[0])

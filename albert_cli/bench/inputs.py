@@ -25,7 +25,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.words import WordBoundaries
 from albert_cli.training.objectives import PretrainingCorpora
 
-DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's; for recipes without a size, which training takes from the data
+DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's, for a recipe that takes the size from the data
 # Random text is roughly like English Wikipedia in 30,000 pieces.
 _SENTENCE_LENGTH: Final = 25  # mean number of pieces
 _DOCUMENT_LENGTH: Final = 30  # mean number of sentences
@@ -45,8 +45,7 @@ def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCor
         source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE_LENGTH} (no --data)"
         return _random_text(size), source
     verify_data(data)
-    corpus = TokenCorpus.open(data)
-    # The measurements do not read the held-out text, so it may be the same corpus.
+    corpus = TokenCorpus.open(data)  # also in the role of the held-out text, which the measurements do not read
     return PretrainingCorpora(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
 
 
@@ -54,8 +53,8 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     """Sample a corpus of random ids, and a stand-in for its vocabulary."""
     rng = np.random.default_rng(0)
     is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
-    false_for_all = np.zeros(vocab_size, bool)
-    boundaries = WordBoundaries(is_word_start, separates=false_for_all, continues=false_for_all)
+    no_pieces = np.zeros(vocab_size, bool)
+    boundaries = WordBoundaries(is_word_start, separates=no_pieces, continues=no_pieces)
     document_lengths = np.maximum(2, rng.geometric(1 / _DOCUMENT_LENGTH, _DOCUMENTS))
     documents = np.cumsum([0, *document_lengths])
     sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, int(documents[-1])))
@@ -82,13 +81,14 @@ def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:
     """
     rng = np.random.default_rng(0)
     offsets = np.cumsum([0, *lengths])
+    # Position 0 of a sequence, [CLS], is never masked.
     masked = []
     for start, length in zip(offsets[:-1], lengths, strict=True):
         chosen = rng.permutation(length - 1)[: round(costs.MASKED_FRACTION * length)]
-        masked.append(start + 1 + np.sort(chosen))  # position 0 of a sequence, [CLS], is never masked
+        masked.append(start + 1 + np.sort(chosen))
     masked_index = np.concatenate(masked)
     positions = np.concatenate([np.arange(n) for n in lengths])
-    segments = positions > np.repeat(lengths, lengths) // 2  # 1 in the second half of a sequence
+    segments = positions > np.repeat(lengths, lengths) // 2
     ids = rng.integers(_SPECIAL_PIECES, vocab_size, len(positions))
     labels = rng.integers(_SPECIAL_PIECES, vocab_size, len(masked_index))
     order_labels = rng.integers(0, 2, len(lengths))

@@ -27,10 +27,10 @@ _HEADERS = ("memory of the micro-batch, MB", "activations", "estimated", "state,
 class MemoryUse:
     """Bytes of a micro-batch at one dropout rate; the measured bytes are None if the measurement failed."""
 
-    activations_saved: int | None  # measured: saved by autograd for the backward pass
+    activations_saved: int | None  # by autograd for the backward pass, measured
     activations_estimated: int
     state_estimated: int  # weights, gradients, moments and the copy in bf16
-    peak: int | None  # measured: the peak of the GPU's allocator, with weights and gradients; None on a CPU
+    peak: int | None  # measured by the GPU's allocator, with weights and gradients; None on a CPU
     failed: str = ""  # the reason why the measurement failed
 
 
@@ -47,7 +47,7 @@ def measure_memory(
         failed = ""
         try:
             saved, peak = measure_saved_bytes(shape, batch, train, device)
-        except RuntimeError as error:  # such as out of memory: the timings that are already measured must not be lost
+        except RuntimeError as error:  # such as out of memory; the timings that are already measured must not be lost
             failed = first_line(error)
         estimated = sum(
             activations.activation_bytes(shape, int(length), setup, checkpointed=train.checkpoint_activations)
@@ -65,7 +65,7 @@ def measure_saved_bytes(
 
     The peak includes the weights, the saved bytes do not. The peak is None on a CPU.
     """
-    with device:  # initializing the weights on the host would be slow
+    with device:  # create the weights on the device, because initializing them on the host would be slow
         model = PretrainingModel(config).train()
     model.encoder.checkpointing = train.checkpoint_activations
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -79,7 +79,7 @@ def measure_saved_bytes(
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        allocated_before = torch.cuda.memory_allocated(device)  # this model, and models of earlier measurements
+        bytes_before = torch.cuda.memory_allocated(device)  # with the weights
     hooks = torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor)
     with hooks, autocast(train.precision, device):
         loss = pretraining_loss(model, device, batch)
@@ -87,8 +87,7 @@ def measure_saved_bytes(
     if device.type != "cuda":
         return sum(saved.values()), None
     weight_bytes = sum(p.untyped_storage().nbytes() for p in model.parameters())
-    peak = torch.cuda.max_memory_allocated(device) - allocated_before + weight_bytes
-    return sum(saved.values()), peak
+    return sum(saved.values()), torch.cuda.max_memory_allocated(device) - bytes_before + weight_bytes
 
 
 def format_memory(measured: Mapping[str, MemoryUse]) -> str:

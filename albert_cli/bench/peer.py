@@ -54,8 +54,8 @@ def make_transformers_model(model: nn.Module) -> nn.Module:
     hf_model: nn.Module = getattr(transformers, prefix + architecture)(hf_config)
     weights = hf_names.to_hf_names(model.state_dict(), config, hf_type)
     missing, unexpected = hf_model.load_state_dict(weights, strict=False)
-    # In `transformers`, the decoder shares its matrix with the word embeddings and its bias with the head. Our weights
-    # have each tensor only once, so the decoder's names are missing.
+    # In `transformers`, the decoder of the MLM head shares its matrix with the word embeddings, and its bias with the
+    # head. Our weights have each tensor only once, so the decoder's names are missing.
     assert not unexpected and all("decoder" in name for name in missing), (missing, unexpected)
     return hf_model.to(next(model.parameters()).device).train()
 
@@ -83,12 +83,10 @@ def pad_tokens(
     filler: the value of padding; width: as in `pad_batch`.
     """
     lengths = np.diff(batch.offsets)
-    if width == 0:
-        width = int(lengths.max())
-    is_token_NS = np.arange(width) < lengths[:, None]
-    padded_NS = np.full(is_token_NS.shape, filler, np.int64)
-    padded_NS[is_token_NS] = values_T
-    return torch.from_numpy(padded_NS).to(device)
+    is_token = np.arange(width or int(lengths.max())) < lengths[:, None]
+    padded = np.full(is_token.shape, filler, np.int64)
+    padded[is_token] = values_T
+    return torch.from_numpy(padded).to(device)
 
 
 def pretraining_inputs(model: PretrainingModel, batch: PackedBatch, device: torch.device) -> dict[str, Tensor]:

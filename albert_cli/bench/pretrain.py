@@ -1,8 +1,8 @@
 """`albert bench pretrain`: time a recipe's pretraining step on this machine, and compute how long the whole run takes.
 
 First, the training step is timed on one micro-batch, with the optimizer's update, in alternation with `transformers` on
-the same examples. Then the parts of this step are timed. From the parts follows the time of the recipe's step, which
-has all micro-batches of the recipe's batch and one update.
+the same examples. Then the parts of this step are timed. The time of the recipe's step is the sum of its parts: all
+micro-batches of the recipe's batch, and one update.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class PretrainBench:
         self.sequences = options.sequences or self.recipe.sequences_per_micro_batch
         if device.type == "cpu" and not options.sequences:
             self.sequences = min(self.sequences, max(1, _CPU_TOKENS // length))
-        # A step has a single micro-batch.
+        # The batch of a timed step is a single micro-batch per process.
         settings = replace(
             self.recipe.train, batch_size=self.sequences * group.world_size, micro_batch_size=self.sequences
         )
@@ -155,8 +155,8 @@ class PretrainBench:
         self.job = PretrainingJob(self.model, replace(self.recipe, train=self.train, batch=BatchSettings()), text)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
-        self.batches = [self.job.sample_step(step, group)[0] for step in steps]
-        self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]  # the same, for `transformers`
+        self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # a step's only micro-batch
+        self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]  # the same as NumPy arrays
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ class PretrainBench:
         )
 
     def _albert_loss(self, micro_batch: MicroBatch[SampledBatch]) -> Tensor:
-        """Return the sum of all losses, each a mean over its labels, as training computes it."""
+        """Return the sum of the mean MLM loss and the mean sentence loss, if the recipe has one, as in training."""
         sums = self.job.loss_sums(micro_batch.data)
         return torch.stack([sums[name] / max(1, micro_batch.counts[name]) for name in self.job.loss_names]).sum()
 
@@ -279,10 +279,10 @@ class PretrainBench:
         """Compute the recipe's step and run from the seconds of the parts and the matmul peak in FLOP/s."""
         batch_size = self.recipe.train.batch_size
         ranks = self.group.world_size
-        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank that has the most
+        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank that has the most of them
         # Training samples the next micro-batch during the computation, so the slower of the two counts.
-        seconds_per_micro_batch = max(parts["forward"] + parts["backward"], parts["data"])
-        seconds = micro_batches * seconds_per_micro_batch + parts["communication"] + parts["optimizer"]
+        computing = micro_batches * max(parts["forward"] + parts["backward"], parts["data"])
+        seconds = computing + parts["communication"] + parts["optimizer"]
         days = seconds * self.recipe.schedule.total_steps / _SECONDS_PER_DAY
         flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
         return RecipeStep(
@@ -304,8 +304,8 @@ def format_result(result: PretrainBenchResult) -> str:
     """Return the result as tables with notes."""
     micro = result.micro_batch
     step_ms = sum(ms for name, ms in result.parts_ms.items() if name != "data")
-    labels = {"data": "data, sampled during the computation"}
-    rows = [(labels.get(name, name), f"{ms:,.2f}", f"{ms / step_ms:.1%}") for name, ms in result.parts_ms.items()]
+    titles = {"data": "data, sampled during the computation"}
+    rows = [(titles.get(name, name), f"{ms:,.2f}", f"{ms / step_ms:.1%}") for name, ms in result.parts_ms.items()]
     headline = harness.format_headline(
         result.recipe,
         result.conditions,
@@ -332,7 +332,7 @@ def _format_notes(result: PretrainBenchResult) -> list[str]:
     if step.devices_for_a_week > 1:
         run_length += (
             f": a week with {step.devices_for_a_week:,} such devices, a day with {step.devices_for_a_day:,}, "
-            "if they scale perfectly"
+            "if nothing is lost between them"
         )
     return [
         f"The recipe's step of {step.sequences:,} sequences, {step.micro_batches_per_process:,} x this micro-batch and "

@@ -7,7 +7,6 @@ it is the same for both models.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,9 +39,9 @@ _GLUE: Final = {
     "mrpc": "31 36 38 41 43 45 46 48 49 51 52 54 55 56 58 59 60 62 63 64 66 67 68 70 71 72 74 76 79 81 85 92",
     "rte": "23 28 32 34 37 39 40 42 44 46 47 49 50 52 54 56 58 60 62 64 67 70 75 82 91 104 116 125 135 145 162 193",
 }
-GLUE_MAX_LENGTH: Final = 128  # tokens; longer examples are truncated
-GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX_LENGTH) for n in lengths.split()] for task, lengths in _GLUE.items()}
-_MAX_LENGTHS: Final = {"s128": 128, "s512": 512, "glue": GLUE_MAX_LENGTH}  # by work, tokens of the longest sequence
+GLUE_MAX: Final = 128  # tokens; longer examples are truncated
+GLUE_LENGTHS: Final = {task: [min(int(n), GLUE_MAX) for n in lengths.split()] for task, lengths in _GLUE.items()}
+_MAX_LENGTHS: Final = {"s128": 128, "s512": 512, "glue": GLUE_MAX}  # by work, tokens of the longest sequence
 WORKS: Final = tuple(_MAX_LENGTHS)
 
 
@@ -71,11 +70,11 @@ class StepBenchResult:
 
 @dataclass(frozen=True)
 class _PreparedWork:
-    """A work to measure: albert's model and call to time, and the same batches for `transformers`."""
+    """The inputs of a measurement: albert's model and call to time, and the same batches for `transformers`."""
 
     model: PretrainingModel | SequenceClassifier
     call: TimedCall
-    # The batches for each kind of padding. The key is the end of the variant's name: ", padded to 128" for the variant
+    # All batches, once for each kind of padding. The key is the end of the variant's name: ", padded to 128" makes
     # "transformers, padded to 128".
     peer_inputs: Mapping[str, Sequence[Mapping[str, Tensor]]]
     workload: Workload  # of all batches together
@@ -104,15 +103,12 @@ def run_step_bench(name: str, options: StepBenchOptions) -> StepBenchResult:
         workloads = [prepared.workload] * options.rounds
         comparisons[work] = harness.compare_variants(variants, workloads, options.precision, device, work)
     peak = max(comparison.matmul_peak_flops for comparison in comparisons.values())
-    precision = f"{options.precision}, albert with oneDNN" if "onednn" in libraries else options.precision
-    return StepBenchResult(name, harness.current_conditions(device, precision), peak, comparisons)
+    label = f"{options.precision}, albert by oneDNN" if "onednn" in libraries else options.precision  # in the headline
+    return StepBenchResult(name, harness.current_conditions(device, label), peak, comparisons)
 
 
 def _use_faster_matmul(work: _PreparedWork, precision: Precision, device: torch.device) -> str:
-    """Make the model compute its linear layers with the faster of two libraries, as training does.
-
-    Return the name of the library: "torch" or "onednn".
-    """
+    """Let the model compute its linear layers with the faster library, as training does; return the library."""
     settings = TrainSettings(precision=precision, compile="off")
     settings = resolve_auto(settings, work.model.config, device, sequences=1, length=work.workload.tokens)
     prepare_model(work.model, settings, device)
@@ -155,10 +151,7 @@ def _prepare_pretraining(
 
 
 def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> _PreparedWork:
-    """Build one batch for each task of `GLUE_LENGTHS`; a call runs all of them.
-
-    The classes to predict are the random sentence-order labels of the batches.
-    """
+    """Build a batch for each task; a call runs them one after the other. Sentence-order labels serve as classes."""
     rng = np.random.default_rng(1)
     batches = [random_batch(rng.permutation(lengths).tolist(), config.vocab_size) for lengths in GLUE_LENGTHS.values()]
     model = SequenceClassifier(config, 2).to(device).train()
@@ -169,10 +162,10 @@ def _prepare_glue(config: ModelConfig, precision: str, device: torch.device) -> 
         return F.cross_entropy(model(pack(batch, device)).float(), labels)
 
     peer_inputs = {}
-    for name, width in (("the longest", 0), (str(GLUE_MAX_LENGTH), GLUE_MAX_LENGTH)):
+    for name, width in (("the longest", 0), (str(GLUE_MAX), GLUE_MAX)):
         padded = [peer.pad_batch(batch, device, width) | {"labels": labels} for batch, labels in labeled]
         peer_inputs[f", padded to {name}"] = padded
-    lengths = list(itertools.chain.from_iterable(GLUE_LENGTHS.values()))
+    lengths = [int(length) for batch in batches for length in np.diff(batch.offsets)]
     flops = sum(length * costs.training_flops(config, length, masked_fraction=0.0) for length in lengths)
     call = harness.make_passes(model, loss_of, labeled, precision)
     return _PreparedWork(model, call, peer_inputs, Workload(sum(lengths), flops))

@@ -1,6 +1,7 @@
 """Register commands with the application, and report their errors as a line, a hint and an exit code.
 
-`verb` registers a command. `invoke` runs a command inside this process, as the quickstart and experiments do.
+The decorator `command` registers a command. `invoke` runs a command in this process, as the quickstart and experiments
+do.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _root(
     """From raw text to a scored, shareable ALBERT encoder."""
 
 
-def verb(
+def command(
     group: typer.Typer, name: str | None = None, *, stage: str | None = None
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Decorate a function as a command of a group; its errors become one line, a hint and an exit code.
@@ -154,13 +155,13 @@ def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -
 
 
 def translate_error(error: BaseException) -> AlbertError | None:
-    """Return the error with a message that is meant for a person; None if it is a bug in albert."""
+    """Return an `AlbertError` with a message for the user and a hint; None if the error is a bug in albert."""
     if isinstance(error, AlbertError):
         return error
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return _file_name_error(error)
     if _is_out_of_memory(error):
-        reason = str(error).strip().partition("\n")[0] or "nothing is left"
+        reason = str(error).strip().partition("\n")[0] or "nothing is left"  # a `MemoryError` has no message
         hint = "lower -s train.micro_batch_size: it needs less memory and computes the same"
         return AlbertError(f"out of memory: {reason}", hint)
     translated = from_os_error(error)
@@ -199,8 +200,8 @@ def _report_thread_error(
 ) -> None:
     """Print the traceback of the error that ended a thread if the error is a bug, or with --debug.
 
-    The threads are those of libraries, such as the thread in which TensorBoard writes its files. An error that is no
-    bug, such as a full disk, also reaches the call of the library that waits for the thread, and is reported there.
+    Libraries start threads, as TensorBoard does to write its files. If the error is no bug, such as a full disk, the
+    library also raises it in the main thread, where `command` reports it.
     """
     error = arguments.exc_value
     if console.settings.debug or error is None or translate_error(error) is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import bench_app, verb
+from albert_cli.cli.app import bench_app, command
 from albert_cli.cli.options import (
     AsJson,
     Debug,
@@ -22,7 +22,7 @@ from albert_cli.cli.options import (
 )
 
 
-@verb(bench_app, name="step")
+@command(bench_app, name="step")
 def bench_step(
     model: Annotated[str, typer.Argument(help="A preset or a pretraining recipe.")] = "albert-base",
     work: Annotated[
@@ -54,7 +54,7 @@ def bench_step(
     console.print_result(asdict(result), format_result(result))
 
 
-@verb(bench_app, name="pretrain")
+@command(bench_app, name="pretrain")
 def bench_pretrain(
     recipe: Annotated[str, typer.Argument(help="A pretraining recipe's name or file.")],
     data: Annotated[
@@ -88,7 +88,7 @@ def bench_pretrain(
     console.print_result(asdict(result), format_result(result))
 
 
-@verb(bench_app, name="finetune")
+@command(bench_app, name="finetune")
 def bench_finetune(
     task: Annotated[str, typer.Argument(help="A task of GLUE, ner, or a recipe for one.")],
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory, or a checkpoint with one.")],

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb
+from albert_cli.cli.app import app, command
 from albert_cli.cli.options import AsJson, BadBytes, Debug, Device, Overrides, Quiet, TaskData, check_output_file
 from albert_cli.errors import ConfigError
 
@@ -24,7 +24,6 @@ InputFile = Annotated[
 PrecisionName = Annotated[
     Literal["auto", "fp32", "bf16"], typer.Option(help="Precision of matmuls; auto measures which is faster here.")
 ]
-
 NullThreshold = Annotated[
     float | None,
     typer.Option(help="Leave a question unanswered if its null score exceeds this value (SQuAD 2.0 models)."),
@@ -32,9 +31,9 @@ NullThreshold = Annotated[
 
 
 def _check_destination(out: Path | None, input_file: str, results: str) -> None:
-    """Raise `ConfigError` if a command cannot write its results to `out`; None: to stdout, which `--json` needs.
+    """Raise `ConfigError` if a command cannot write its results to the file `out`, or, if `out` is None, to stdout.
 
-    results: the noun for the results in the message.
+    With `--json`, stdout has room for one JSON object only. results: the noun for the results in the message.
     """
     if console.settings.json and out is None:
         raise ConfigError(f"--json prints one object, but {results} are a JSON line each", "use --out FILE for them")
@@ -43,7 +42,7 @@ def _check_destination(out: Path | None, input_file: str, results: str) -> None:
     check_output_file(out)
 
 
-@verb(app, stage="Use a model")
+@command(app, stage="Use a model")
 def predict(
     checkpoint: Annotated[str, typer.Argument(help="A task checkpoint.")],
     input_file: InputFile,
@@ -74,7 +73,7 @@ def predict(
         console.print_result(asdict(result), f"{out}: {result.lines:,} lines, {speed}")
 
 
-@verb(app, stage="Use a model")
+@command(app, stage="Use a model")
 def encode(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
     input_file: InputFile,
@@ -108,7 +107,7 @@ def encode(
         )
 
 
-@verb(app, name="fill-mask", stage="Use a model")
+@command(app, name="fill-mask", stage="Use a model")
 def fill_mask(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT...", help="Texts with one or more [MASK].")],
@@ -129,7 +128,7 @@ def fill_mask(
     console.print_result(asdict(result), format_filled_texts(result))
 
 
-@verb(app, stage="Use a model")
+@command(app, stage="Use a model")
 def convert(
     checkpoint: Annotated[
         str, typer.Argument(help="Safetensors, pytorch_model.bin or a TensorFlow checkpoint: a directory or a Hub id.")
@@ -150,7 +149,7 @@ def convert(
     console.print_result(asdict(result), format_conversion(result))
 
 
-@verb(app, stage="Use a model")
+@command(app, stage="Use a model")
 def export(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="New directory.")],

@@ -1,4 +1,4 @@
-"""Commands that look inside models, results and this machine: params, report, doctor and status; and quickstart."""
+"""Commands that show models, results and this machine: params, report, status and doctor; and quickstart."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, invoke_json, verb
+from albert_cli.cli.app import app, command, invoke_json
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
 from albert_cli.errors import ConfigError
 
 _SECONDS_BETWEEN_STATUS = 10
 
 
-@verb(app, stage="Look inside")
+@command(app, stage="Look inside")
 def params(
     names: Annotated[
         list[str] | None,
@@ -62,7 +62,7 @@ def params(
     console.print_result({"models": [model.to_json() for model in models]}, text)
 
 
-@verb(app, stage="Look inside")
+@command(app, stage="Look inside")
 def report(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Directories with runs, results and data, at any depth.")
@@ -91,7 +91,7 @@ def report(
     console.print_result(vars(summary), f"{files}: {counts}")
 
 
-@verb(app, stage="Start here")
+@command(app, stage="Start here")
 def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")] = Path("quickstart"),
     text: Annotated[
@@ -131,9 +131,9 @@ def quickstart(
             raise ConfigError("--smoke runs on bundled data only", "use a short --max-time, such as 30s")
         plan = plans.plan_own_data(text, table, max_time, labels, size, overrides or ())
     elif text or table or max_time or labels or size or overrides:
-        message = "a quickstart on your own data needs both --text and --table"
         raise ConfigError(
-            message, "add the missing one, or leave out --text, --table, --max-time, --labels, --size and -s"
+            "a quickstart on your own data needs both --text and --table",
+            "add the missing one, or leave out --text, --table, --max-time, --labels, --size and -s",
         )
     elif smoke:
         plan = plans.SMOKE
@@ -143,7 +143,7 @@ def quickstart(
     console.print_result(result, format_summary(result))
 
 
-@verb(app, stage="Start here")
+@command(app, stage="Start here")
 def doctor(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """Show versions, devices, memory, and what each missing extra would install.
 
@@ -154,7 +154,7 @@ def doctor(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) 
     console.print_result(*describe_environment())
 
 
-@verb(app, stage="Look inside")
+@command(app, stage="Look inside")
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="An output directory of data, pretrain, eval, …")],
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until everything is done.")] = False,

@@ -1,7 +1,7 @@
 """Arguments and options that several commands share, and their checks.
 
-A command has one of these options if its function has a parameter of this type: `device: Device = "auto"`. All commands
-have the options `AsJson`, `Quiet` and `Debug`.
+A command gets such an option from a parameter with the option's type, for example `device: Device = "auto"`. All
+commands have the options `AsJson`, `Quiet` and `Debug`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def _set_debug(is_set: bool) -> None:
     console.settings.debug = is_set
 
 
-# Every command has these three options. A command's function has a parameter for each, because typer finds its options
-# that way, but it does not receive the value (`expose_value=False`): the callback writes it to `console.settings`.
+# Every command has these three options. Its function has a parameter for each, because typer takes the options from the
+# parameters. But the function does not get the value (`expose_value=False`): the callback writes it to
+# `console.settings`.
 AsJson = Annotated[
     bool,
     typer.Option(

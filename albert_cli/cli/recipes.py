@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import recipes_app, verb
+from albert_cli.cli.app import command, recipes_app
 from albert_cli.cli.options import AsJson, Debug, Quiet
 from albert_cli.errors import BusyError
 
 
-@verb(recipes_app, name="list")
+@command(recipes_app, name="list")
 def recipes_list(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
     """List the shipped recipes, one per line.
 
@@ -27,7 +27,7 @@ def recipes_list(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = F
     console.print_result(descriptions, "\n".join(lines))
 
 
-@verb(recipes_app, name="show")
+@command(recipes_app, name="show")
 def recipes_show(
     name: Annotated[str, typer.Argument(help="A recipe's name.")],
     as_json: AsJson = False,
@@ -43,7 +43,7 @@ def recipes_show(
     console.print_result(config.read_recipe(name), config.find_recipe(name).read_text(encoding="utf-8").rstrip())
 
 
-@verb(recipes_app, name="copy")
+@command(recipes_app, name="copy")
 def recipes_copy(
     name: Annotated[str, typer.Argument(help="A recipe's name.")],
     out: Annotated[
@@ -67,7 +67,7 @@ def recipes_copy(
     console.print_result({"recipe": str(target)}, str(target))
 
 
-@verb(recipes_app, name="validate")
+@command(recipes_app, name="validate")
 def recipes_validate(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A recipe's file or name.")],
     as_json: AsJson = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, invoke, verb
+from albert_cli.cli.app import app, command, invoke
 from albert_cli.cli.options import ArrayTask, AsJson, Cluster, Debug, Device, Overrides, Quiet
 from albert_cli.errors import ConfigError
 
@@ -47,7 +47,7 @@ MinimalPairs = Annotated[
 ]
 
 
-@verb(app, stage="The paper")
+@command(app, stage="The paper")
 def reproduce(
     experiment: Annotated[str | None, typer.Argument(help="Name or TOML file of an experiment; see --list.")] = None,
     scale: Scale = "mini",
@@ -89,7 +89,7 @@ def reproduce(
 
     request = ExperimentRequest(
         scale=scale,
-        out=out or Path("experiments"),
+        out=out or Path("experiments"),  # the default is only for the commands that a preview prints
         text=tuple(text or ()),
         extra_text=tuple(extra_text or ()),
         data=data,
@@ -159,7 +159,7 @@ def _run_stages(
     console.print_result(*result)
 
 
-@verb(app, stage="Look inside")
+@command(app, stage="Look inside")
 def probe(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
     data: Annotated[Path, typer.Option(help="Data directory whose held-out text is scored.")],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb
+from albert_cli.cli.app import app, command
 from albert_cli.cli.options import (
     ArrayTask,
     AsJson,
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from albert_cli.results import AnyResult
     from albert_cli.training.task_setup import TaskRequest
 
-PAPER_RECIPES = "finetune"  # the folder of the recipes with the paper's hyperparameters
+# The folder of the recipes with the paper's hyperparameters, as in `training.task_recipe`, which imports torch.
+PAPER_RECIPES = "finetune"
+_VERIFY_OPTIONS = "--out, --checkpoint, --data, --runs, --nproc, --device and -s"  # of `albert eval verify/NAME`
 RUNS = 5  # the paper reports the median of five runs (§4.2)
 TaskName = Annotated[str, typer.Argument(help="A task, as for `albert finetune`.")]
 Recipes = Annotated[str, typer.Option(metavar="NAME", help="Recipes to use: finetune, mini, or your own folder.")]
@@ -46,6 +48,28 @@ Submission = Annotated[
 ]
 ParallelRuns = Annotated[
     int, typer.Option(min=1, help="Number of runs at a time. Each takes one GPU; on a CPU they share the cores.")
+]
+EvaluatedTask = Annotated[
+    str, typer.Argument(help="A task as for finetune, glue for all its tasks, or verify/NAME for published scores.")
+]
+AnyCheckpoint = Annotated[
+    str | None, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
+]
+Retrain = Annotated[
+    bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this task again, instead of scoring it.")
+]
+Controls = Annotated[
+    str | None,
+    typer.Option(
+        metavar="init,random",
+        help="Also fine-tune from the weights at step 0 (init) or from random ones, for comparison.",
+    ),
+]
+Baselines = Annotated[
+    bool, typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks.")
+]
+ScoredSplit = Annotated[
+    Literal["dev", "test"], typer.Option(help="Labeled data on which a fine-tuned checkpoint is scored.")
 ]
 
 
@@ -77,31 +101,7 @@ def _verify_scores(task: str, request: TaskRequest, out: Path) -> None:
     verify.require_reached(verified)
 
 
-EvaluatedTask = Annotated[
-    str, typer.Argument(help="A task as for finetune, glue for all its tasks, or verify/NAME for published scores.")
-]
-AnyCheckpoint = Annotated[
-    str | None, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
-]
-Retrain = Annotated[
-    bool, typer.Option("--retrain", help="Fine-tune a checkpoint of this task again, instead of scoring it.")
-]
-Controls = Annotated[
-    str | None,
-    typer.Option(
-        metavar="init,random",
-        help="Also fine-tune from the weights at step 0 (init) or from random ones, for comparison.",
-    ),
-]
-Baselines = Annotated[
-    bool, typer.Option("--baselines/--no-baselines", help="Also train linear models; takes minutes on large tasks.")
-]
-ScoredSplit = Annotated[
-    Literal["dev", "test"], typer.Option(help="Labeled data on which a fine-tuned checkpoint is scored.")
-]
-
-
-@verb(app, name="eval", stage="Fine-tune and score")
+@command(app, name="eval", stage="Fine-tune and score")
 def evaluate(
     task: EvaluatedTask,
     out: Out,
@@ -131,13 +131,13 @@ def evaluate(
     from albert_cli.evaluation import suite, verify
     from albert_cli.training.task_setup import TaskRequest
 
+    changes = tuple(overrides or ())
     if verify.is_verify_recipe(task):
-        other_options = (submission, retrain, controls, array_task, cluster, split != "dev", not baselines)
-        if any(other_options) or recipes != PAPER_RECIPES:
-            options = "--out, --checkpoint, --data, --runs, --nproc, --device and -s"
-            raise ConfigError(f"{task} takes only {options}", "remove the other options")
+        rejected = (submission, retrain, controls, array_task, cluster, split != "dev", not baselines)
+        if any(rejected) or recipes != PAPER_RECIPES:
+            raise ConfigError(f"{task} takes only {_VERIFY_OPTIONS}", "remove the other options")
         # An empty checkpoint and 0 runs mean the values of the recipe.
-        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc), out)
+        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, changes, device, nproc), out)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
@@ -145,7 +145,7 @@ def evaluate(
         checkpoint=checkpoint,
         data=data,
         runs=runs or RUNS,
-        overrides=tuple(overrides or ()),
+        overrides=changes,
         device=device,
         nproc=nproc,
         retrain=retrain,
@@ -164,7 +164,7 @@ def evaluate(
     _print_scores(run, request, cluster)
 
 
-@verb(app, stage="Fine-tune and score")
+@command(app, stage="Fine-tune and score")
 def search(
     task: TaskName,
     lists: Annotated[
@@ -205,7 +205,7 @@ def search(
     _print_scores(lambda: search_grid(task, request, lists, out), request, cluster)
 
 
-@verb(app, stage="Fine-tune and score")
+@command(app, stage="Fine-tune and score")
 def ensemble(
     task: TaskName,
     directories: Annotated[

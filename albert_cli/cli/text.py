@@ -1,4 +1,4 @@
-"""Commands that prepare text, vocab and data, and `albert inspect`, which shows what a command has written."""
+"""The commands `vocab` and `data`, which prepare text, and `inspect`, which shows the contents of a directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb
+from albert_cli.cli.app import app, command
 from albert_cli.cli.options import (
     ArrayTask,
     AsJson,
@@ -49,7 +49,7 @@ JoinLines = Annotated[
 ]
 
 
-@verb(app, stage="Prepare text")
+@command(app, stage="Prepare text")
 def vocab(
     sources: Sources,
     out: Out,
@@ -111,7 +111,7 @@ def vocab(
     console.print_result(asdict(built), build_vocabulary.format_summary(built))
 
 
-@verb(app, stage="Prepare text")
+@command(app, stage="Prepare text")
 def data(
     sources: Sources,
     vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
@@ -151,7 +151,7 @@ def data(
     console.print_result(report.to_json(), report.format())
 
 
-@verb(app, name="inspect", stage="Look inside")
+@command(app, name="inspect", stage="Look inside")
 def inspect(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that albert wrote.")],
     verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its SHA-256.")] = False,

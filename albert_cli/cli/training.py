@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import app, verb
+from albert_cli.cli.app import app, command
 from albert_cli.cli.options import (
     AsJson,
     CheckpointName,
@@ -25,7 +25,7 @@ from albert_cli.cli.options import (
 )
 
 
-@verb(app, stage="Pretrain")
+@command(app, stage="Pretrain")
 def pretrain(
     recipe: Annotated[str, typer.Argument(help="Name or file of a recipe; see `albert recipes list`.")],
     data: Annotated[Path, typer.Option(help="Data directory.")],
@@ -59,32 +59,30 @@ def pretrain(
     from albert_cli import config
     from albert_cli.training import pretrain as pretraining
 
-    settings = list(overrides or [])
+    changes = list(overrides or [])  # of the recipe; the options below are short for a `-s`
     if save_every is not None:
-        settings.append(f"train.save_every={save_every}")
+        changes.append(f"train.save_every={save_every}")
     if keep is not None:
-        settings.append(f"train.keep={keep}")
+        changes.append(f"train.keep={keep}")
     if teacher:
-        settings.append(f"distill.teacher={json.dumps(teacher)}")
+        changes.append(f"distill.teacher={json.dumps(teacher)}")
     if show_config:
-        loaded = pretraining.load_recipe_for_data(recipe, data, settings)
+        loaded = pretraining.load_recipe_for_data(recipe, data, changes)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())
     elif dry_run:
         from albert_cli.training.plan import check_disk
 
-        planned = pretraining.plan_pretraining(
-            recipe, data, out, settings, max_time=max_time, device=device, verify=verify
-        )
-        console.print_result(planned.as_json(), planned.duration.as_text())
-        check_disk(planned.recipe, out)
+        plan = pretraining.plan_pretraining(recipe, data, out, changes, max_time=max_time, device=device, verify=verify)
+        console.print_result(plan.as_json(), plan.duration.as_text())
+        check_disk(plan.recipe, out)  # after the plan, which is printed even if the disk is too small
     else:
         result = pretraining.pretrain(
-            recipe, data, out, settings, resume=resume, max_time=max_time, device=device, verify=verify
+            recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
         )
         console.print_result(result.as_json(), result.as_text())
 
 
-@verb(app, stage="Fine-tune and score")
+@command(app, stage="Fine-tune and score")
 def finetune(
     task: Annotated[
         str,

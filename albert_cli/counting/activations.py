@@ -57,11 +57,13 @@ def _embedding_bytes(config: ModelConfig, length: int, setup: ComputeSetup) -> i
 def _block_bytes(config: ModelConfig, length: int, rows: int, setup: ComputeSetup) -> int:
     """Return the bytes that one block saves for a sequence of which it computes `rows` tokens."""
     hidden = config.hidden_size * setup.itemsize  # of one hidden state
-    inner = config.intermediate_size * setup.itemsize
+    inner = config.intermediate_size * setup.itemsize  # of one state inside the feed-forward network
     per_token = 3 * hidden  # the block's input, the key and the value
     per_row = 3 * hidden  # the query, the context, and the input of the feed-forward network
     per_row += _probability_bytes(config, length, setup)
-    per_row += inner if config.hidden_act == "relu" else 2 * inner  # ReLU's gradient does not need its input
+    per_row += inner  # the activation's output, the input of the second matmul
+    if config.hidden_act != "relu":
+        per_row += inner  # the activation's input; ReLU's gradient needs only the output
     per_row += 2 * (config.hidden_size * setup.norm_itemsize + _STATISTICS)  # both LayerNorms
     if config.hidden_dropout_prob:
         # The masks of the dropout after attention and of the one after the feed-forward network.
@@ -74,13 +76,15 @@ def _block_bytes(config: ModelConfig, length: int, rows: int, setup: ComputeSetu
 def _probability_bytes(config: ModelConfig, length: int, setup: ComputeSetup) -> int:
     """Return the bytes that softmax and dropout of attention save for a row."""
     heads = config.num_attention_heads
+    fused_kernel = 4 * heads  # a fused kernel saves one fp32 number for each attention head
+    if setup.device != "cpu":
+        return fused_kernel
     probabilities = heads * length * setup.itemsize
     if not config.covers_sequence(length):
         probabilities = 0  # the backward pass of sparse attention computes them again
-    saved = 4 * heads  # a fused kernel saves one fp32 number for each attention head
-    if setup.device == "cpu" and setup.precision == "bf16":
-        saved = probabilities  # `block.py` uses no fused kernel in bf16 on a CPU
-    if setup.device == "cpu" and config.attention_probs_dropout_prob:
+    # In bf16 on a CPU, `block.py` uses no fused kernel.
+    saved = probabilities if setup.precision == "bf16" else fused_kernel
+    if config.attention_probs_dropout_prob:
         saved += 3 * probabilities  # no fused kernel has dropout on a CPU: probabilities, mask, and their product
     return saved
 
@@ -91,8 +95,10 @@ def _head_bytes(config: ModelConfig, length: int, setup: ComputeSetup) -> int:
     # The activation's input, and the decoder's input, which LayerNorm returns.
     per_masked += 2 * config.embedding_size * setup.itemsize
     per_masked += config.embedding_size * setup.norm_itemsize + _STATISTICS
-    # The loss saves log-probabilities in fp32; compiled, it saves the logits instead, in the dtype of matmuls.
-    per_masked += config.vocab_size * (setup.itemsize if setup.is_compiled_for_cuda else 4)
+    if setup.is_compiled_for_cuda:
+        per_masked += config.vocab_size * setup.itemsize  # the compiled loss saves the logits
+    else:
+        per_masked += config.vocab_size * 4  # the loss saves log-probabilities in fp32
     pooler = 2 * config.hidden_size * setup.itemsize  # its input and its output
     return masked_positions(length) * per_masked + pooler
 
@@ -110,9 +116,10 @@ def working_bytes(config: ModelConfig, length: int, setup: ComputeSetup = GPU_SE
     are then in memory, but the activations of the heads and of the last block were freed.
     """
     hidden = config.hidden_size
-    # The compiled loss writes only the gradient of the logits.
-    gradient_itemsize = setup.itemsize if setup.is_compiled_for_cuda else 2 * 4
-    peak_at_logits = masked_positions(length) * config.vocab_size * gradient_itemsize
+    bytes_per_logit = 2 * 4  # the gradients of output and input of the softmax, in fp32
+    if setup.is_compiled_for_cuda:
+        bytes_per_logit = setup.itemsize  # the compiled loss writes only the gradient of the input, the logits
+    peak_at_logits = masked_positions(length) * config.vocab_size * bytes_per_logit
     # In a block two gradients exist at the same time: those of the output and of the input of the second LayerNorm; or
     # that of the activation's input, and LayerNorm's gradient cast for the matmul.
     norm_gradients = 2 * hidden * setup.norm_itemsize

@@ -179,8 +179,8 @@ def training_flops(
 def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: int) -> float:
     """Return the FLOPs of a training step on sequences of these lengths, with `masked` masked positions in total."""
     tokens = float(lengths.sum())
-    # At length 0, `training_flops` leaves out attention's scores and contexts. They depend on the length of each
-    # sequence, and are added below.
+    # At length 0, `training_flops` leaves out attention's scores and contexts, because they depend on the length. They
+    # are added below for each sequence.
     per_token = training_flops(config, 0, masked_fraction=masked / max(tokens, 1.0))
     attended_pairs = sum(int(n) * mean_attended_tokens(config, int(n)) for n in lengths)
     per_pair = 3 * 4 * config.hidden_size * len(config.blocks())  # three passes; 2 H multiplications in each block

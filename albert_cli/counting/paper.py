@@ -87,8 +87,8 @@ class PaperFigure:
 class ShapeCounts:
     """Parameter counts of a shape.
 
-    `total` includes the pooler and the heads. `paper_count` is the count that the paper rounds, or would round by its
-    rule (`paper_count`); `paper` is the paper's figure, None if it has none.
+    `total` includes the pooler and the heads. `paper_count` is the count that the paper rounds, or would round if it
+    had the shape (see the function `paper_count`). `paper` is the paper's figure, None if it has none.
     """
 
     without_pooler: int

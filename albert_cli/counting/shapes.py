@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from albert_cli import config as recipes
+from albert_cli import config as recipes  # in this module, `config` is a model's shape
 from albert_cli import hub_access, store
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
@@ -51,7 +51,7 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     directory or Hub repository without a usable config.json.
     """
     base_name, changes = _split_changes(name)
-    changes = {**changes, **_model_section(overrides)}
+    changes = {**changes, **_parse_overrides(overrides)}
 
     def make_shape(config: ModelConfig, source: Literal["preset", "checkpoint", "hub"]) -> Shape:
         if changes:
@@ -79,11 +79,10 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     if is_hub_id and base_name.partition("/")[0] not in recipe_folders:
         file = hub_access.download_hub_files(base_name, ["config.json"]) / "config.json"
         return make_shape(ModelConfig.from_hf(store.read_json(file), f"{base_name}/config.json"), "hub")
-    raise ConfigError(
-        f"{base_name}: neither a preset, a recipe, a checkpoint directory nor a Hub id",
-        recipes.suggest(base_name, [*PRESETS, *shipped])
-        or f"presets: {', '.join(PRESETS)}; `albert recipes list` prints the recipes; a Hub id is owner/name",
-    )
+    hint = recipes.suggest(base_name, [*PRESETS, *shipped])
+    if not hint:
+        hint = f"presets: {', '.join(PRESETS)}; `albert recipes list` prints the recipes; a Hub id is owner/name"
+    raise ConfigError(f"{base_name}: neither a preset, a recipe, a checkpoint directory nor a Hub id", hint)
 
 
 def _read_directory(directory: Path) -> ModelConfig:
@@ -125,8 +124,8 @@ def _split_changes(name: str) -> tuple[str, dict[str, object]]:
     return match["name"], changes
 
 
-def _model_section(overrides: Sequence[str]) -> dict[str, object]:
-    """Return the [model] values of `-s` overrides; raise `ConfigError` for other sections."""
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
+    """Parse values of `-s` and return those of the [model] section; raise `ConfigError` for other sections."""
     values = recipes.apply_overrides({}, overrides)
     section = values.pop("model", {})
     if values or not isinstance(section, dict):

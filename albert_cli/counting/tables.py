@@ -145,7 +145,9 @@ def describe_models(
     device's memory in bytes, for the largest batches. With `details`, any number of models is shown in detail. The text
     is for a terminal, or Markdown with `as_markdown`. Raises the errors of `shapes.find_shape`.
     """
-    models = [count_costs(shapes.find_shape(name, overrides), memory) for name in names or PAPER_MODELS]
+    if not names:
+        names = PAPER_MODELS
+    models = [count_costs(shapes.find_shape(name, overrides), memory) for name in names]
     details = details or len(models) <= MAX_DETAILED_MODELS
     if details:
         headers = ("", *(model.shape.name for model in models))
@@ -310,8 +312,10 @@ def _split_by_width(headers: Row, rows: Sequence[Row]) -> Iterator[str]:
     gap = 2  # spaces between two columns
     first = 1
     while first < len(headers):
-        stop = first + 1
-        while stop < len(headers) and widths[0] + sum(gap + w for w in widths[first : stop + 1]) <= text_width():
+        stop = first + 1  # a table has at least one model, even if it does not fit
+        width = widths[0] + gap + widths[first]
+        while stop < len(headers) and width + gap + widths[stop] <= text_width():
+            width += gap + widths[stop]
             stop += 1
         yield format_table(("", *headers[first:stop]), [(cells[0], *cells[first:stop]) for cells in rows])
         first = stop

@@ -1,4 +1,4 @@
-"""Compute lengths and offsets of runs in an array, such as the sentences of a text, without Python loops."""
+"""Compute lengths and offsets of ranges in an array, such as the sentences of a text, without Python loops."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 
 def offsets_from_lengths(lengths: Integers) -> Integers:
-    """Return the start of each of N consecutive runs, and at last the end of the last run: int64 [N + 1]."""
+    """Return the start of each of N consecutive ranges with these lengths, and last the end: int64 [N + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def concatenate_ranges(starts: Integers, lengths: Integers) -> Integers:
-    """Concatenate the N ranges [start, start + length) of integers: int64 [sum of lengths]."""
+    """Concatenate the integers in N ranges [start, start + length): int64 [sum of lengths].
+
+    Example: the starts 7, 20 and the lengths 2, 3 give 7, 8, 20, 21, 22.
+    """
     offsets = offsets_from_lengths(lengths)  # at which each range begins in the result
-    return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    # Within a range, the integers and their positions in the result differ by a constant.
+    difference = np.repeat(starts - offsets[:-1], lengths)
+    return np.arange(offsets[-1]) + difference
 
 
 def truncated_lengths(length_a: Integers, length_b: Integers, max_tokens: Integers | int) -> tuple[Integers, Integers]:

@@ -1,5 +1,6 @@
-"""Sample packed training batches: a pure function of the corpus, the settings, the seed and the examples' indices.
+"""Sample packed training batches.
 
+A batch is a pure function of the corpus, the settings, the seed and the indices of its examples.
 `PretrainRecipe.examples_of` returns the indices of a training step. Ranks divide these indices among them, and an
 example does not depend on the rank that samples it.
 """
@@ -42,7 +43,10 @@ class PackedBatch:
 def sample_batch(
     corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int, index: Integers
 ) -> PackedBatch:
-    """Sample and mask the N examples with the indices `index`, int64 [N]; raise `InputError` without any tokens."""
+    """Sample and mask the N examples with the indices `index`, int64 [N].
+
+    Raises `InputError` if the corpus has no tokens.
+    """
     if corpus.n_tokens == 0:
         raise InputError("the data has no tokens to sample from", "build it with another --holdout, or from more text")
     pairs = sample_pairs(corpus, index, settings, seed)

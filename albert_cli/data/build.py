@@ -31,7 +31,7 @@ from albert_cli.data.verification import (
     are_sources_unchanged,
     collect_file_signatures,
     read_verified_unit,
-    record_verified,
+    record_verified_data,
     verify_data,
 )
 from albert_cli.errors import BusyError, ConfigError, LockedError
@@ -42,7 +42,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
 from albert_cli.work_plan import PLAN_FILE, UNIT_LOCKS, locked_unit, record_plan
 
-_BUILD_PLAN_FILE: Final = "plan.json"  # the inputs of an unfinished build; `PLAN_FILE` has its units' names
+_BUILD_PLAN_FILE: Final = "plan.json"  # the `BuildPlan` of an unfinished build; `albert status` reads `PLAN_FILE`
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
 _USE_ANOTHER_OUT: Final = "choose another --out, or delete this directory"
 
@@ -64,10 +64,10 @@ def build_data(
     begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)
     units = plan_units(sources, vocabulary_dir, out, settings)
-    finished = load_finished_data(out, units, workers)
-    if finished is not None:
-        warn_missing_pairs(finished.totals["train"])
-        return BuildReport(out, finished, up_to_date=True, seconds=0.0)
+    finished_facts = load_finished_data(out, units, workers)
+    if finished_facts is not None:
+        warn_missing_pairs(finished_facts.totals["train"])
+        return BuildReport(out, finished_facts, up_to_date=True, seconds=0.0)
     if workers == 0:
         workers = available_cores()
     if array_job is not None:
@@ -79,13 +79,13 @@ def build_data(
         require_training_text(units, results)
         facts = publish_data(out, units, results, vocabulary)
         _remove_plans(out)
-        record_verified(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
+        record_verified_data(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
     warn_missing_pairs(facts.totals["train"])
     return BuildReport(out, facts, up_to_date=False, seconds=round(time.monotonic() - begin, 3))
 
 
 def _remove_plans(out: Path) -> None:
-    """Remove the locks and the plans, which exist only while a build is unfinished."""
+    """Remove the files that only an unfinished build needs: its plans and locks."""
     shutil.rmtree(out / UNIT_LOCKS, ignore_errors=True)
     for name in (_BUILD_PLAN_FILE, ARRAY_FILE, PLAN_FILE):
         (out / name).unlink(missing_ok=True)
@@ -113,7 +113,7 @@ def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_jo
 
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
-    """Remove `out` if the block fails before any unit is finished, unless an earlier build had begun there."""
+    """Remove `out` if the block fails before any unit is finished, unless an earlier build has begun there."""
     is_resumed = (out / _BUILD_PLAN_FILE).is_file()
     try:
         yield
@@ -126,13 +126,14 @@ def _cleanup_on_failure(out: Path) -> Iterator[None]:
         raise
 
 
-# ---------------------------------------------------------------- finished data, and the plan of unfinished data
+# ---------------------------------------------------------------- data from an earlier build: finished or unfinished
 
 
 def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> DataFacts | None:
-    """Load the facts of a finished data directory; return None if the units still have to build it.
+    """Load the facts of a finished data directory; return None if it is missing or unfinished.
 
-    Raises `BusyError` if `out` contains something that these units would not build, `CheckpointError` if it is damaged.
+    Raises `BusyError` if `out` contains something that these units would not build, and `CheckpointError` if a file of
+    finished data is damaged.
     """
     if store.read_finished_manifest(out, "data", _BUILD_PLAN_FILE, UNIT_LOCKS) is None:
         return None
@@ -143,14 +144,15 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
         raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _USE_ANOTHER_OUT)
     verify_data(out)
     store.remove_leftovers(out)
-    _remove_plans(out)  # they are left if the build was killed after it wrote the manifest
+    _remove_plans(out)  # a build that was killed just after it wrote the manifest has left them
     return facts
 
 
 def _is_built_by(facts: DataFacts, units: Sequence[ShardUnit], workers: int) -> bool:
     """Return whether the units would build the data that `facts` describes.
 
-    Sources are hashed only if everything else is equal. A file whose signature is unchanged is not hashed.
+    Sources are hashed only if everything else is equal. A unit is not hashed if its files still have the signatures
+    that were recorded when it was tokenized.
     """
     plan = make_plan(units)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
@@ -159,13 +161,15 @@ def _is_built_by(facts: DataFacts, units: Sequence[ShardUnit], workers: int) -> 
     planned_sources = [{**source, "sha256": None} for source in plan.sources]
     if built_sources != planned_sources:
         return False
-    built_hash = {unit.name: source["sha256"] for unit, source in zip(units, facts.sources, strict=True)}
-    unsure_units = [
-        unit for unit in units if not are_sources_unchanged(unit.source_signatures, read_verified_unit(unit.directory))
-    ]
-    hashes = hash_work_units(unsure_units, workers)
-    # A data set on the Hub has no hash (None): its name, which is the same, identifies it.
-    return all(sha256 in (built_hash[unit.name], None) for unit, sha256 in zip(unsure_units, hashes, strict=True))
+    units_to_hash = []
+    built_hashes = []
+    for unit, source in zip(units, facts.sources, strict=True):
+        if not are_sources_unchanged(unit.source_signatures, read_verified_unit(unit.directory)):
+            units_to_hash.append(unit)
+            built_hashes.append(source["sha256"])
+    # A data set on the Hub has no hash. Its name identifies it, and the comparison above includes the name.
+    hashes = hash_work_units(units_to_hash, workers)
+    return all(new is None or new == built for new, built in zip(hashes, built_hashes, strict=True))
 
 
 def make_plan(units: Sequence[ShardUnit]) -> BuildPlan:
@@ -192,7 +196,7 @@ def write_or_check_plan(out: Path, units: Sequence[ShardUnit]) -> None:
             "use the same sources and settings to continue it, or delete this directory",
         )
     store.write_json(path, asdict(plan))
-    # `albert status` shows no titles, because the names of the units' directories are enough.
+    # The titles are empty, because the directories' names are enough for `albert status`.
     record_plan(out / PLAN_FILE, {f"shards/{unit.name}": "" for unit in units})
 
 
@@ -244,7 +248,7 @@ def _run_unless_locked(unit: ShardUnit, on_progress: ProgressCallback | None = N
 
     Returns None while another process tokenizes the unit.
     """
-    out = unit.directory.parent.parent
+    out = unit.directory.parent.parent  # the data directory: the unit's directory is `out / "shards" / unit.name`
     with suppress(LockedError), locked_unit(out / UNIT_LOCKS / unit.name):
         finished_facts = load_finished_unit(unit)
         if finished_facts is not None:
@@ -252,8 +256,8 @@ def _run_unless_locked(unit: ShardUnit, on_progress: ProgressCallback | None = N
         try:
             return tokenize_unit(unit, on_progress)
         except BusyError:
-            # Some file systems do not share locks between machines. Two machines may then tokenize one unit, and the
-            # other one has committed it first.
+            # Some file systems do not share locks between machines. Another machine has then tokenized the same unit
+            # at the same time, and committed it first.
             finished_facts = load_finished_unit(unit)
             if finished_facts is None:
                 raise
@@ -267,8 +271,8 @@ def _run_units(units: Sequence[ShardUnit], workers: int) -> list[ShardFacts]:
     Waits until the units that other processes run are finished, and runs such a unit itself if its process stops.
     """
     begin = time.monotonic()
-    source_bytes = sum(unit.size for unit in units if unit.is_finished)  # read until now
-    text_bytes = 0
+    source_bytes = sum(unit.size for unit in units if unit.is_finished)  # position of the progress bar
+    text_bytes = 0  # of text that this call has read
     has_known_size = all(unit.size > 0 for unit in units)
     total_bytes = sum(unit.size for unit in units) if has_known_size else None
     results: dict[str, ShardFacts] = {}
@@ -302,7 +306,7 @@ def _iter_results(
         yield unit, _run_unless_locked(unit, on_progress)
     was_finished = {unit.name for unit in pool_units if unit.is_finished}
     calls = ((unit,) for unit in pool_units)
-    workers = min(workers, len(pool_units))  # 0 without such units: then nothing is left to run
+    workers = min(workers, len(pool_units))
     remedy = "run the same command again with fewer --workers, which need less memory; finished units are kept"
     with closing(executor.map_unordered(_run_unless_locked, calls, workers, remedy)) as finished:
         for (unit,), facts in finished:

@@ -11,7 +11,8 @@ from albert_cli import console
 from albert_cli.data.records import DataFacts, Split, UnitCounts
 
 _MIN_HELDOUT_TOKENS: Final = 5_000  # ten sequences of 512 positions, the length in the paper
-_MAX_UNKNOWN_RATE: Final = 0.01  # a vocabulary of the same text covers all but 0.005 % of its characters by default
+# By default, a vocabulary that was built from the same text covers all but 0.005 % of its characters.
+_MAX_UNKNOWN_RATE: Final = 0.01
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from albert_cli.randomness import Integers
 WINDOW: Final = 8  # tokens to either side; a neighbor at distance d counts 1 / d
 _CONTEXTS: Final = 8192  # number of contexts, which are the most frequent tokens; 30,000 x 8,192 counts take 1 GB
 _TOKENS_PER_ENTRY: Final = 1000  # corpus tokens that are read for each vocabulary entry; more give no better vectors
-_RUN_TOKENS: Final = 1 << 20  # maximum number of tokens that are read at a time
+_RUN_TOKENS: Final = 1 << 20  # tokens in a run; the tokens of a run are read and counted at once
 _SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies, as in Levy et al.; without it rare contexts dominate
 # Parameters of the randomized SVD (Halko, Martinsson and Tropp, 2011): additional dimensions, and power iterations.
 _OVERSAMPLING: Final = 32
@@ -41,8 +41,10 @@ def compute_word_vectors(corpus: TokenCorpus, size: int, seed: int) -> Tensor:
         torch.manual_seed(seed)
         rank = min(size + _OVERSAMPLING, *pmi_VC.shape)
         left_VR, singular_R, _ = torch.svd_lowrank(pmi_VC, rank, niter=_POWER_ITERATIONS)
+    # The square root of the singular values gives better vectors than the values themselves (Levy et al., 2015).
     vectors_VR = left_VR[:, :size] * singular_R[:size].sqrt()
-    vectors_VR[pmi_VC.sum(1) == 0] = 0
+    vectors_VR[pmi_VC.sum(1) == 0] = 0  # tokens without positive PMI, to which the SVD gives rounding errors
+    # A small matrix has fewer than `size` singular values.
     return torch.nn.functional.pad(vectors_VR, (0, size - vectors_VR.shape[1]))
 
 
@@ -69,10 +71,9 @@ def count_cooccurrences(corpus: TokenCorpus) -> Tensor:
 
 
 def _iter_runs(corpus: TokenCorpus) -> Iterator[Integers]:
-    """Yield runs of consecutive ids, int64: the whole corpus if it is small, else the first part of every run.
+    """Yield runs of consecutive ids, int64: the whole corpus if it is small, else the beginning of every run.
 
-    The part is the same fraction of every run, and all parts together have about `_TOKENS_PER_ENTRY` tokens for each
-    entry of the vocabulary.
+    The same fraction of every run is read: about `_TOKENS_PER_ENTRY` tokens in total for each entry of the vocabulary.
     """
     max_tokens = _TOKENS_PER_ENTRY * len(corpus.unigram_counts())
     fraction = min(1.0, max_tokens / max(corpus.n_tokens, 1))
@@ -84,7 +85,7 @@ def _iter_runs(corpus: TokenCorpus) -> Iterator[Integers]:
 
 
 def _positive_pmi(counts: Tensor) -> Tensor:
-    """Convert the counts [V, C + 1] in place to PPMI, max(0, log(p(context | token) / p(context))), [V, C].
+    """Convert the counts [V, C + 1] in place to PPMI, max(0, log(p(context | token) / p(context))): float32 [V, C].
 
     p(context) is smoothed: proportional to the context's count raised to 0.75.
     """

@@ -35,7 +35,7 @@ _LABEL_NAMES: Final[dict[SentenceLoss, tuple[str, ...]]] = {
     "sop": ("in order", "swapped"),
     "nsp": ("next", "from another document"),
     "three-way": ("in order", "swapped", "from another document"),
-    "none": ("", ""),
+    "none": ("", ""),  # not shown, because no example has a label
 }
 _LABEL_STYLES: Final = ("green", "magenta", "yellow")
 _BAR_COLUMNS: Final = 40  # width of a bar of 100 %
@@ -207,7 +207,8 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
     for name, fraction in fractions.items():
         if fraction is not None:
             lines.append(f"  {name.ljust(width)}  {100 * fraction:8.3f} %")
-    lines.append(f"  {'tokens per span'.ljust(width)}  {sample.tokens_per_span or 0:8.3f}")
+    tokens_per_span = 0.0 if sample.tokens_per_span is None else sample.tokens_per_span
+    lines.append(f"  {'tokens per span'.ljust(width)}  {tokens_per_span:8.3f}")
     lines += ["", "length up to    fraction"]
     for number, fraction in enumerate(sample.length_fractions, start=1):
         length = max_length * number // LENGTH_BINS  # the upper end of the bin
@@ -255,7 +256,7 @@ def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[
 
 
 def _append_run(runs: list[TextRun], run: TextRun) -> None:
-    """Append a run, or join it to the last run if both are to be predicted or both are not."""
+    """Append a run, or join it to the last run if both are to be predicted or neither is."""
     last = runs[-1] if runs else None
     if last is not None and last.seen is None and run.seen is None:
         runs[-1] = TextRun(last.text + run.text, None)
@@ -298,17 +299,19 @@ def _format_runs(runs: Sequence[TextRun]) -> Text:
         text.append("]", "yellow")
     leading_spaces = len(text.plain) - len(text.plain.lstrip())
     text = text[leading_spaces:]
-    text.rstrip()
+    text.rstrip()  # changes `text` itself, unlike `str.rstrip`
     return text
 
 
 def _wrap_text(lead: Text, indent: str, text: Text | None = None) -> list[str]:
-    """Wrap `lead`, followed by `text`, to the terminal's width.
+    """Wrap `lead`, followed by `text`, to the terminal's width, and return the lines.
 
-    indent: spaces before the first line. Every later line is indented to the column at which `text` begins.
+    The lines contain color codes if stdout supports color. indent: spaces before the first line. Every later line is
+    indented to the column at which `text` begins.
     """
     has_color = console.supports_color()
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED_COLUMNS
+    # This console prints nothing to the terminal: it turns styled text into strings.
     screen = Console(file=io.StringIO(), width=width, force_terminal=has_color, no_color=not has_color, highlight=False)
     margin = len(indent) + len(lead.plain)
     rows = [Text()]

@@ -112,7 +112,7 @@ def mask_spans(
     ordinary_ids = vocabulary.ordinary_ids
     replacement = ordinary_ids[bounded_ints(bits, len(ordinary_ids))]
     replacement[choice < _KEEP_BELOW] = labels[choice < _KEEP_BELOW]
-    replacement[choice < _MASK_BELOW] = vocabulary.mask_id
+    replacement[choice < _MASK_BELOW] = vocabulary.mask_id  # overwrites most of the tokens of the line above
     ids = sequences.ids.copy()
     ids[position] = replacement
     return MaskedTokens(ids, position.astype(np.int32), labels)
@@ -130,7 +130,7 @@ def _split_into_words(begins_word: Flags, is_special_token: Flags, offsets: Inte
     is_start[1:] |= is_special_token[:-1]  # a truncated segment may begin within a word
     start = np.flatnonzero(is_start)
     is_special = is_special_token[start]
-    # A segment ends before the next special token, or at the batch's end.
+    # Here a segment is a special token with the words after it, up to the next special token or the batch's end.
     segment_end = np.append(np.flatnonzero(is_special), start.size)
     words_of_segment = np.diff(segment_end, prepend=0)
     words_left = np.repeat(segment_end, words_of_segment) - np.arange(start.size)
@@ -147,25 +147,26 @@ def _choose_spans(words: _BatchWords, bits: HashKeys, budget: Integers, settings
     requested_words = _sample_span_lengths(bits, settings)
     candidates, offsets = _shuffle_candidates(words, bits, budget.size)
     n_candidates = np.diff(offsets)
-    # Special tokens count as taken. The `ngram` additional elements make `covered_words` valid at the last words.
+    # A taken word cannot be in another span; special tokens are taken from the start. The `ngram` additional elements
+    # keep the indices `covered_words` within the array at the last words.
     is_taken = np.append(words.is_special, np.ones(settings.ngram, bool))
     index_in_span = np.arange(settings.ngram)
     budget_left = budget.copy()
     chosen_words = [np.zeros(0, np.int64)]
     chosen_lengths = [np.zeros(0, np.int64)]
     for round_number in range(n_candidates.max(initial=0)):
-        sequence = np.flatnonzero((budget_left > 0) & (n_candidates > round_number))
-        if sequence.size == 0:
+        active = np.flatnonzero((budget_left > 0) & (n_candidates > round_number))  # the S sequences, [S]
+        if active.size == 0:
             break
-        first_word = candidates[offsets[sequence] + round_number]
-        n_words = _shorten_to_fit(words, first_word, requested_words[first_word], budget_left[sequence])
+        first_word = candidates[offsets[active] + round_number]
+        n_words = _shorten_to_fit(words, first_word, requested_words[first_word], budget_left[active])
         n_tokens = words.start[first_word + n_words] - words.start[first_word]
         covered_words = first_word[:, None] + index_in_span  # [S, ngram]
         is_in_span = index_in_span < n_words[:, None]
         is_overlapping = (is_taken[covered_words] & is_in_span).any(axis=1)
-        is_chosen = (n_tokens <= budget_left[sequence]) & ~is_overlapping
+        is_chosen = (n_tokens <= budget_left[active]) & ~is_overlapping
         is_taken[covered_words[is_in_span & is_chosen[:, None]]] = True
-        budget_left[sequence[is_chosen]] -= n_tokens[is_chosen]
+        budget_left[active[is_chosen]] -= n_tokens[is_chosen]
         chosen_words.append(first_word[is_chosen])
         chosen_lengths.append(n_words[is_chosen])
     first_word = np.concatenate(chosen_words)
@@ -179,6 +180,7 @@ def _sample_span_lengths(bits: HashKeys, settings: PairSettings) -> Integers:
     """Sample the number of words of the span at each word, from the word's low bits: int64 [W]."""
     length_bits = bits & np.uint64((1 << _LENGTH_BITS) - 1)
     length = np.ones(bits.size, np.int64)
+    # A span has more than n words if the random number is at least p(1) + … + p(n).
     for cumulative_probability in np.cumsum(ngram_probabilities(settings))[:-1]:
         length += length_bits >= np.uint64(cumulative_probability * (1 << _LENGTH_BITS))
     return length
@@ -187,8 +189,8 @@ def _sample_span_lengths(bits: HashKeys, settings: PairSettings) -> Integers:
 def _shuffle_candidates(words: _BatchWords, bits: HashKeys, n_sequences: int) -> tuple[Integers, Integers]:
     """Shuffle the words of each sequence, special tokens excepted, by their high bits.
 
-    Returns the indices of the words, sequence by sequence, int64, and the offset in them at which each of N sequences
-    begins, and last their number, int64 [N + 1].
+    Returns the indices of the words, sequence by sequence, int64; and the offset in this array at which each of N
+    sequences begins, and last the array's length, int64 [N + 1].
     """
     candidates = np.flatnonzero(~words.is_special)
     sequence = words.sequence[candidates]

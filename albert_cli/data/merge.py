@@ -146,8 +146,8 @@ def _bytes_per_token(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) 
 def _count_tokens(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split: Split, vocab_size: int) -> Integers:
     """Count how often a pass over a split uses each token: int64 [vocab_size].
 
-    For a train group, the writer has written a file of counts, unless the group has no documents. The tokens of the
-    held-out group are counted here.
+    `GroupWriter` has written the counts of a train group to a file, unless the group has no documents. The held-out
+    group has no such file, so its tokens are read and counted here.
     """
     counts = np.zeros(vocab_size, np.int64)
     for unit_group in iter_groups(units, results, split):
@@ -155,7 +155,7 @@ def _count_tokens(units: Sequence[ShardUnit], results: Sequence[ShardFacts], spl
         path = directory / f"{unit_group.group}.counts"
         if path.is_file():
             has_four_bytes = path.stat().st_size == 4 * vocab_size
-            dtype = "<u4" if has_four_bytes else "<u8"  # see `data.writer.GroupWriter`
+            dtype = "<u4" if has_four_bytes else "<u8"
             counts += unit_group.repetitions * np.fromfile(path, dtype).astype(np.int64)
         elif split == "heldout":
             for record in unit_group.facts.shards[unit_group.group]:

@@ -140,7 +140,7 @@ def sample_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, s
     """Sample the segment pair of each example in `index`, int64 [B]; a pair has at most `max_seq_length - 3` tokens."""
     target = _sample_target_lengths(index, settings, seed)
     anchor = _sample_anchors(corpus, index, settings, seed)
-    chunks = choose_boundaries(corpus, anchor, target, hash_keys(seed, Stream.BOUNDARY, index))
+    chunks = choose_chunks(corpus, anchor, target, hash_keys(seed, Stream.BOUNDARY, index))
     has_two_segments = chunks.stop > chunks.boundary
     relation, order_labels = choose_relation(
         hash_keys(seed, Stream.SWAP, index), has_two_segments, settings.sentence_loss, corpus.n_documents > 1
@@ -173,17 +173,18 @@ def _sample_anchors(corpus: TokenCorpus, index: Integers, settings: PairSettings
     return (stride_number * stride + phase) % corpus.n_tokens
 
 
-def choose_boundaries(corpus: TokenCorpus, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
+def choose_chunks(corpus: TokenCorpus, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
     """Choose whole sentences of about `target` tokens around each anchor, and the boundary between their two parts.
 
-    anchor: global token positions, target: numbers of tokens, int64 [B]; bits: random, uint64 [B].
+    anchor: global token positions, int64 [B]; target: numbers of tokens, int64 [B]; bits: random, for the boundaries,
+    uint64 [B].
     """
     start = np.empty_like(anchor)
     boundary = np.empty_like(anchor)
     stop = np.empty_like(anchor)
     document = np.empty_like(anchor)
     for rows, shard, first_token, first_document in corpus.group_by_shard(anchor, corpus.token_starts):
-        chunks = _choose_local_boundaries(shard, anchor[rows] - first_token, target[rows], bits[rows])
+        chunks = _choose_local_chunks(shard, anchor[rows] - first_token, target[rows], bits[rows])
         start[rows] = chunks.start + first_token
         boundary[rows] = chunks.boundary + first_token
         stop[rows] = chunks.stop + first_token
@@ -191,8 +192,8 @@ def choose_boundaries(corpus: TokenCorpus, anchor: Integers, target: Integers, b
     return Chunks(start, boundary, stop, document)
 
 
-def _choose_local_boundaries(shard: Shard, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
-    """Choose the sentences and the boundary within one shard; positions and documents count from the shard's start.
+def _choose_local_chunks(shard: Shard, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
+    """Choose the chunks within one shard, like `choose_chunks`; positions and documents count from the shard's start.
 
     Example: a document has sentences of 5, 7, 4 and 6 tokens, the anchor is in the third one, and the target is 12.
     From the third sentence on there are only 4 + 6 = 10 tokens, so the chunk begins with the second one and has 17.
@@ -200,6 +201,7 @@ def _choose_local_boundaries(shard: Shard, anchor: Integers, target: Integers, b
     offsets = shard.sentence_offsets
     anchor_sentence = locate(offsets, anchor, "right") - 1
     document = locate(shard.document_offsets, anchor_sentence, "right") - 1
+    # The document's sentences are [document_first, document_end).
     document_first = shard.document_offsets[document].astype(np.int64)
     document_end = shard.document_offsets[document + 1].astype(np.int64)
 
@@ -208,7 +210,8 @@ def _choose_local_boundaries(shard: Shard, anchor: Integers, target: Integers, b
     end_sentence = locate(offsets, offsets[anchor_sentence].astype(np.int64) + target, "left")
     end_sentence = np.minimum(np.maximum(end_sentence, anchor_sentence + 2), document_end)
 
-    # If the document ended first, add sentences backwards under the same conditions.
+    # If the document ended first, add sentences backwards under the same conditions. There are at least `target` tokens
+    # from the sentence `latest_first` to the end, and fewer from any later sentence.
     latest_first = locate(offsets, offsets[end_sentence].astype(np.int64) - target, "right") - 1
     first_sentence = np.minimum(anchor_sentence, np.minimum(latest_first, end_sentence - 2))
     first_sentence = np.maximum(first_sentence, document_first)
@@ -228,7 +231,7 @@ def choose_relation(
     An example of one segment has the relation IN_ORDER and no label. bits: random, uint64 [B]; has_two_segments: bool
     [B]; has_other_documents: True if the corpus has several documents.
     """
-    coin = (bits >> np.uint64(63)).astype(np.int8)  # 0 or 1 with equal probability
+    coin = (bits >> np.uint64(63)).astype(np.int8)  # the highest bit: 0 or 1 with equal probability
     if sentence_loss == "sop":
         relation = coin * np.int8(SWAPPED)
         label = coin
@@ -256,7 +259,7 @@ def apply_relation(
     document.
     """
     first = Segments(chunks.start, chunks.boundary)
-    second = Segments(chunks.boundary.copy(), chunks.stop.copy())
+    second = Segments(chunks.boundary.copy(), chunks.stop.copy())  # copies, which are changed below
     rows = np.flatnonzero(relation == OTHER_DOCUMENT)
     if rows.size:
         missing_tokens = np.maximum(target - first.length, 1)

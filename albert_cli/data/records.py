@@ -71,7 +71,7 @@ class UnitCounts:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """A shard's name and size; the sizes of all shards tell which one contains a document, without opening any."""
+    """A shard's name and size. From the sizes, `TokenCorpus` computes which shard contains a token or a document."""
 
     name: RelativeName
     documents: int
@@ -123,9 +123,10 @@ class ShardIdentity:
 class RewriteTarget:
     """State of a work unit's shards after `data.rewrites` has rewritten them.
 
-    dropped: number of documents removed as duplicates; retained_sha256: hash of a mask over all documents of the unit,
-    with False for the duplicates; heldout_hash: text hash of the document that is held out because the fraction
-    `holdout` selects no document of the build, None if the fraction selects some or the unit lacks this document.
+    dropped: number of documents removed as duplicates.
+    retained_sha256: hash of a mask over all documents of the unit, with False for the duplicates.
+    heldout_hash: text hash of the one document that is held out if the fraction `holdout` selects no document of the
+    whole build. None if the fraction selects documents, or if the document is in another unit.
     """
 
     dropped: int
@@ -139,7 +140,7 @@ class ShardFacts:
 
     sha256: hash of the source files' bytes; bytes, tokens: size of all text, including documents that a weight below 1
     leaves out; lines: numbers of changed and skipped lines; shards, totals: by group; rewritten: None if the shards are
-    as tokenization wrote them.
+    still as tokenization wrote them.
     """
 
     identity: ShardIdentity
@@ -164,6 +165,10 @@ class BuildPlan:
     settings: BuildSettings
     sources: list[WorkUnitRecord]
     names: list[str]
+
+    def __post_init__(self) -> None:
+        if len(self.sources) != len(self.names):
+            raise ValueError(f"{len(self.sources)} sources, but {len(self.names)} names")
 
     def files_by_unit(self) -> dict[str, list[str]]:
         """Return the source files of each work unit, by the unit's name."""

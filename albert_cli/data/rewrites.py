@@ -1,8 +1,8 @@
 """Rewrite finished shards once all work units are tokenized: drop duplicates, and hold out at least one document.
 
-Which documents are duplicates, and whether any document is held out, is known only then. A unit's
-`GROUP.hashes` files list the text hashes of its documents as they were tokenized, and every decision is a function of
-these hashes. `data.build` calls `rewrite_all` between tokenization and merge.
+Only then is it known which documents are duplicates, and whether any document is held out. A unit's `GROUP.hashes`
+files list the text hashes of its documents as they were tokenized, and every decision is a function of these hashes.
+`data.build` calls `rewrite_all` between tokenization and merge.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ShardRewrite:
     """A work unit whose shards have to be rewritten.
 
     number: index of the unit in the build; facts: of the present shards; target: of the shards to write, None to
-    restore the shards as they were tokenized; is_retained: False for duplicates, in the order of `_iter_hashes`, bool
-    [documents of the unit].
+    restore the shards as they were tokenized; is_retained: False for duplicates, bool [documents of the unit], in the
+    order of `_iter_hashes`.
     """
 
     number: int
@@ -75,8 +75,8 @@ def iter_rewrites(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> 
             is_retained = is_first_copy[start : start + hashes.size]
         start += hashes.size
         target = _describe_target(hashes, is_retained, heldout_hash)
-        # Targets are compared with their hash of `is_retained`: if another unit was tokenized again, this unit may have
-        # as many duplicates as before, but other ones.
+        # If another unit was tokenized again, this unit may have as many duplicates as before, but other ones. The
+        # targets differ then, because they contain a hash of `is_retained`.
         if facts.rewritten != target:
             yield ShardRewrite(number, unit, facts, target, is_retained)
 
@@ -116,8 +116,8 @@ def choose_heldout_hash(units: Sequence[ShardUnit]) -> int | None:
 def find_first_copies(units: Sequence[ShardUnit]) -> Flags:
     """Flag the first document of each hash: bool [documents of all units, in order].
 
-    A round sorts about `_HASHES_AT_A_TIME` hashes, which fit into memory: those with one remainder. Equal hashes have
-    equal remainders, so they are in the same round.
+    Rounds limit the memory: each sorts about `_HASHES_AT_A_TIME` hashes, those with one remainder modulo the number of
+    rounds. Equal hashes have equal remainders, so they are in the same round.
     """
     n_documents = sum(hashes.size for unit in units for _, hashes in _iter_hashes(unit))
     n_rounds = -(-n_documents // _HASHES_AT_A_TIME)
@@ -141,8 +141,8 @@ def rewrite_shards(rewrite: ShardRewrite) -> ShardFacts:
     """Rewrite a unit's shards to its target, and return their facts."""
     facts = rewrite.facts
     if facts.rewritten is not None:
-        # An interrupted build with other units has rewritten the shards for another target. The shards lack the
-        # documents that it dropped, so the text is tokenized again.
+        # An interrupted build with other units has rewritten the shards for another target, and has dropped documents
+        # that this target may need. So the text is tokenized again.
         store.remove_directory(rewrite.unit.directory)
         facts = tokenize_unit(rewrite.unit)
     if rewrite.target is None:
@@ -158,25 +158,14 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
     vocab_size = load_vocabulary_once(unit.vocabulary_dir, unit.vocabulary_fingerprint).size
     with store.commit_directory(unit.directory, "shard", replace=True) as staging:
         with closing(GroupWriter(staging, vocab_size, unit.settings.max_shard_tokens)) as writer:
-            group_start = 0  # of the group's documents in `is_retained`
-            for group, hashes in _iter_hashes(unit):
-                new_groups = np.full(hashes.size, GROUPS.index(group))
+            start = 0  # of the shard's documents in `is_retained`
+            for group, documents in _iter_shards(unit, facts, id_type(vocab_size)):
+                new_groups = np.full(len(documents), GROUPS.index(group))
                 if target.heldout_hash is not None:
-                    new_groups[hashes == np.uint64(target.heldout_hash)] = HELDOUT
-                new_groups[~is_retained[group_start : group_start + hashes.size]] = DROPPED
-                group_start += hashes.size
-                shard_start = 0  # of the shard's documents in the group
-                for record in facts.shards[group]:
-                    shard = Shard.open(unit.directory / record.name, id_type(vocab_size))
-                    in_shard = slice(shard_start, shard_start + shard.n_documents)
-                    documents = TokenizedDocuments(
-                        ids=shard.ids,
-                        sentence_lengths=np.diff(shard.sentence_offsets).astype(np.int64),
-                        document_sizes=np.diff(shard.document_offsets).astype(np.int64),
-                        hashes=hashes[in_shard],
-                    )
-                    writer.add(new_groups[in_shard], documents)
-                    shard_start += shard.n_documents
+                    new_groups[documents.hashes == np.uint64(target.heldout_hash)] = HELDOUT
+                new_groups[~is_retained[start : start + len(documents)]] = DROPPED
+                start += len(documents)
+                writer.add(new_groups, documents)
             totals, shards = writer.finish()
         for path in staging.glob("*.hashes"):  # `writer` has listed the documents of the new groups only
             path.unlink()
@@ -186,3 +175,19 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
         store.write_json(staging / "shard.json", asdict(facts))
     record_verified_unit(unit.directory, unit.source_signatures)
     return facts
+
+
+def _iter_shards(unit: ShardUnit, facts: ShardFacts, dtype: str) -> Iterator[tuple[Group, TokenizedDocuments]]:
+    """Yield the group and the documents of each shard; the documents are in the order of `_iter_hashes`."""
+    for group, hashes in _iter_hashes(unit):
+        start = 0  # of the shard's documents in the group
+        for record in facts.shards[group]:
+            shard = Shard.open(unit.directory / record.name, dtype)
+            documents = TokenizedDocuments(
+                ids=shard.ids,
+                sentence_lengths=np.diff(shard.sentence_offsets).astype(np.int64),
+                document_sizes=np.diff(shard.document_offsets).astype(np.int64),
+                hashes=hashes[start : start + shard.n_documents],
+            )
+            start += shard.n_documents
+            yield group, documents

@@ -14,7 +14,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
 from albert_cli.text.vocabulary import Vocabulary
 
-SEQUENCES: Final = 512  # number of sampled sequences; fractions of them have a standard error of about 2 %
+_SAMPLED_SEQUENCES: Final = 512  # number of sampled sequences; fractions of them have a standard error of about 2 %
 LENGTH_BINS: Final = 8  # of the histogram of sequence lengths
 _SAMPLED_LENGTHS: Final = 4096  # number of sentences, and of documents, whose length is read
 
@@ -34,16 +34,19 @@ class SampleStatistics:
     """Statistics of the first sequences of a run; fractions are between 0 and 1, and None if their divisor is 0.
 
     fill: mean length divided by the maximum length.
-    short_documents: fraction of the documents that are shorter than a sequence; short_document_samples: average number
-    of times that a pass samples such a document.
-    full_fraction, length_fractions, one_segment_fraction: fraction of the sequences that have the maximum length, that
-    are in each of `LENGTH_BINS` equal bins of length, and that have no segment B.
+    short_documents: fraction of the documents that are shorter than a sequence.
+    short_document_samples: average number of times that a pass samples such a document.
+    full_fraction: fraction of the sequences that have the maximum length.
+    length_fractions: fraction of the sequences in each of `LENGTH_BINS` equal bins of length.
+    one_segment_fraction: fraction of the sequences without a segment B.
     label_1_fraction: fraction of the labeled sequences that have the label 1.
-    mask_rate, unknown_fraction: fraction of the positions that are to be predicted, and that are [UNK].
-    tokens_per_span: mean; shortened_fraction: fraction of the spans that were shortened to fit the budget or their
-    segment; ngram_fractions: fraction of the spans that have 1, 2, … words.
+    mask_rate: fraction of the positions that are to be predicted.
+    tokens_per_span: mean number of tokens in a span.
+    shortened_fraction: fraction of the spans that were shortened to fit the budget or their segment.
+    ngram_fractions: fraction of the spans that have 1, 2, … words.
     ngram_expected: p(n), from which the numbers of words are sampled. Fewer long spans remain than expected, because
     they overlap other spans more often.
+    unknown_fraction: fraction of the positions that are [UNK].
     """
 
     sequences: int
@@ -66,7 +69,7 @@ class SampleStatistics:
 
 def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSettings, seed: int) -> SampleStatistics:
     """Sample the first sequences of a run with this seed, and measure them."""
-    index = np.arange(SEQUENCES, dtype=np.int64)
+    index = np.arange(_SAMPLED_SEQUENCES, dtype=np.int64)
     pairs = sample_pairs(corpus, index, settings, seed)
     sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(sequences, vocabulary, settings, seed, index)
@@ -78,7 +81,7 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
     strides_per_document = sample_document_lengths(corpus, seed) / (settings.max_seq_length - SPECIALS)
     short = strides_per_document[strides_per_document < 1]
     return SampleStatistics(
-        sequences=SEQUENCES,
+        sequences=_SAMPLED_SEQUENCES,
         max_seq_length=settings.max_seq_length,
         examples_per_pass=examples_per_pass(corpus, settings),
         fill=round(float(lengths.mean()) / settings.max_seq_length, 4),
@@ -126,13 +129,16 @@ def sample_document_lengths(corpus: TokenCorpus, seed: int) -> Integers:
 def _sample_sentence_lengths(corpus: TokenCorpus, seed: int) -> Integers:
     """Sample sentences of every shard, and return the number of tokens of each, int64.
 
-    The number of sentences from a shard is proportional to its tokens; about `_SAMPLED_LENGTHS` are from all shards.
+    The number of sentences from a shard is proportional to its tokens. All shards together give about
+    `_SAMPLED_LENGTHS` sentences.
     """
     lengths = []
     for number, shard in enumerate(corpus.shards):
         sample_size = -(-_SAMPLED_LENGTHS * shard.n_tokens // corpus.n_tokens)
-        # `seed + 1` makes the choice independent of the sample of documents; the indices of two shards differ.
-        bits = hash_keys(seed + 1, Stream.STATISTICS, np.arange(sample_size) + number * _SAMPLED_LENGTHS)
+        # `seed + 1` makes the choice independent of the sample of documents, and different indices make the choices in
+        # two shards independent.
+        index = number * _SAMPLED_LENGTHS + np.arange(sample_size)
+        bits = hash_keys(seed + 1, Stream.STATISTICS, index)
         sentence = bounded_ints(bits, shard.sentence_offsets.size - 1)
         start, stop = shard.sentence_offsets[np.stack([sentence, sentence + 1])].astype(np.int64)
         lengths.append(stop - start)

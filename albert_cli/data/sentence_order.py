@@ -13,8 +13,8 @@ _MAX_UNPAIRED_FRACTION: Final = 0.5  # of the tokens, in documents of one senten
 def warn_missing_pairs(counts: UnitCounts, sentence_loss: str | None = None) -> None:
     """Warn if most of the text is in documents of one sentence, or if "nsp" has no second document.
 
-    counts: of the train split; sentence_loss: the recipe's `data.sentence_loss`. While no recipe is chosen, it is None,
-    and the warning is that for "sop".
+    counts: of the train split; sentence_loss: the recipe's `data.sentence_loss`, or None before a recipe is chosen. The
+    warning is then that for "sop".
     """
     if sentence_loss == "nsp" and counts.documents == 1:
         console.warn(

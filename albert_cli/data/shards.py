@@ -57,8 +57,8 @@ def _map_array(path: Path, dtype: str) -> NDArray[Any]:
 def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
     """Return `np.searchsorted(offsets, values, side)` without reading all of the mapped `offsets`.
 
-    The values are cast to the dtype of `offsets`, because NumPy would otherwise cast all of `offsets`. Negative values
-    become 0 first, because a cast to an unsigned type would wrap them.
+    If the dtypes differed, NumPy would cast all of `offsets`, so the values are cast instead. Negative values become 0
+    first, because the cast to an unsigned type would wrap them.
     """
     unsigned_values = np.maximum(values, 0).astype(offsets.dtype)
     return np.searchsorted(offsets, unsigned_values, side)
@@ -116,9 +116,9 @@ class MappedShards(Sequence[Shard]):
         # Two splits may be open at once, with a third of the files each. The last third is left for everything else.
         max_open_files = _raise_open_file_limit() // 3
         max_open_shards = max(1, max_open_files // len(SUFFIXES))
-        self._open: Callable[[int], Shard] = lru_cache(maxsize=max_open_shards)(self._open_shard)
+        self._open_cached: Callable[[int], Shard] = lru_cache(maxsize=max_open_shards)(self._open)
 
-    def _open_shard(self, number: int) -> Shard:
+    def _open(self, number: int) -> Shard:
         record = self._records[number]
         prefix = self._folder / record.name
         shard = Shard.open(prefix, self._dtype)
@@ -137,12 +137,15 @@ class MappedShards(Sequence[Shard]):
         """Return one shard, or the shards of a slice."""
         # `range(len(self))[index]` resolves slices and negative numbers, and raises IndexError.
         if isinstance(index, slice):
-            return [self._open(number) for number in range(len(self))[index]]
-        return self._open(range(len(self))[index])
+            return [self._open_cached(number) for number in range(len(self))[index]]
+        return self._open_cached(range(len(self))[index])
 
 
 def _raise_open_file_limit() -> int:
-    """Raise the process's limit of open files as far as the system allows, up to `_MAX_MAPPED_FILES`; return it."""
+    """Raise the process's limit of open files as far as the system allows, up to `_MAX_MAPPED_FILES`.
+
+    Returns the number of files that may be open and mapped.
+    """
     try:
         import resource
     except ImportError:  # not a Unix system

@@ -83,9 +83,9 @@ class ShardUnit(WorkUnit):
 
 @lru_cache(maxsize=1)
 def load_vocabulary_once(directory: Path, fingerprint: str) -> Vocabulary:
-    """Load a unit's vocabulary, or return the last one that this process has loaded if both arguments are the same.
+    """Load a unit's vocabulary, or return the last loaded vocabulary if it has the same directory and fingerprint.
 
-    fingerprint: the directory's, a part of the cache's key, so that a vocabulary that has changed is loaded again.
+    fingerprint: of the directory. It is a part of the cache's key, so a vocabulary that has changed is loaded again.
     """
     return Vocabulary.load(directory)
 
@@ -170,6 +170,7 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
     sentence_lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(sentence_lengths.sum()))
     has_tokens = sentence_lengths > 0
+    # For each document, the number of sentences up to its end.
     document_ends = np.cumsum([len(sentences) for sentences in sentences_by_document], dtype=np.int64)
     # For each sentence, the number of sentences with tokens before it; the last element is their total.
     n_with_tokens_before = np.append(0, np.cumsum(has_tokens))
@@ -198,8 +199,9 @@ def load_finished_unit(unit: ShardUnit) -> ShardFacts | None:
         if facts.identity == unit.identity and not unit.is_stream:
             if are_sources_unchanged(unit.source_signatures, verified):
                 return facts
-            # A data set on the Hub has no hash (None): the identity contains its name, which is enough.
-            if unit.sha256() in (facts.sha256, None):
+            sha256 = unit.sha256()
+            # A data set on the Hub has no hash. Its name identifies it, and `identity` contains the name.
+            if sha256 is None or sha256 == facts.sha256:
                 return facts
     except CheckpointError as error:
         console.info(f"{error.message}; tokenizing its text again")

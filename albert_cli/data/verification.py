@@ -19,7 +19,7 @@ from albert_cli.text.source_parts import FileSignature
 
 _VERIFIED = ".verified.json"  # the recorded signatures: a cache, not a part of the artifact
 
-# The same record in memory, by data directory: in a read-only directory no file can be written.
+# The same record in memory, by data directory. It is needed for read-only directories, to which no file can be written.
 _verified_in_process: dict[Path, dict[str, list[int]]] = {}
 
 
@@ -39,7 +39,7 @@ def verify_data(directory: Path, everything: bool = False) -> int:
         n_files += len(manifest.files)
         if manifest.fingerprint() != fingerprint:
             raise CheckpointError(f"{shard_directory}: not the shard that {directory / 'data.json'} lists")
-    record_verified(directory, signatures)
+    record_verified_data(directory, signatures)
     return n_files
 
 
@@ -48,7 +48,7 @@ def verify_data(directory: Path, everything: bool = False) -> int:
 
 @dataclass(frozen=True)
 class VerifiedUnit:
-    """The signatures of a work unit's files at the moment at which the shards had been written from the sources.
+    """The signatures of a work unit's files just after its shards were written.
 
     signatures: of the shard files, by path relative to the unit's directory; sources: of the source files, None for a
     source that is not a file. The signature of a shard file is a list, as JSON stores it, and is empty for a broken
@@ -113,7 +113,7 @@ def _file_signature(path: str) -> list[int]:
 
 
 def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
-    """Return whether these are the signatures that `record_verified` has recorded for the directory."""
+    """Return whether these are the signatures that `record_verified_data` has recorded."""
     if _verified_in_process.get(directory.resolve()) == signatures:
         return True
     with suppress(CheckpointError):  # the file is missing or damaged
@@ -121,7 +121,7 @@ def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
     return False
 
 
-def record_verified(directory: Path, signatures: dict[str, list[int]]) -> None:
+def record_verified_data(directory: Path, signatures: dict[str, list[int]]) -> None:
     """Record the signatures of a data directory whose hashes are correct: in memory and, if possible, on disk."""
     _verified_in_process[directory.resolve()] = signatures
     with suppress(OSError, AlbertError):  # the directory is read-only

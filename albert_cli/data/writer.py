@@ -9,7 +9,7 @@ from typing import IO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.records import GROUPS, MAX_SHARD_TOKENS, Group, ShardRecord, UnitCounts
+from albert_cli.data.records import GROUPS, Group, ShardRecord, UnitCounts
 from albert_cli.data.shards import id_type
 from albert_cli.randomness import Integers
 
@@ -77,7 +77,7 @@ class ShardWriter:
     `close` is called.
     """
 
-    def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int = MAX_SHARD_TOKENS) -> None:
+    def __init__(self, directory: Path, prefix: str, dtype: str, max_tokens: int) -> None:
         self.directory = directory
         self.prefix = prefix
         self.max_tokens = max_tokens
@@ -99,6 +99,7 @@ class ShardWriter:
         n_sentences = int(self._document_offsets[-1][-1])
         is_too_large = n_tokens + documents.ids.size > self.max_tokens
         if is_too_large and len(documents) > 1:
+            # The current shard takes the first of these documents, and a new shard the others.
             for document in documents.split():
                 self.add(document)
             return

@@ -1,8 +1,8 @@
 """Classical baselines: train scikit-learn's linear models on n-grams of the same examples that a model is trained on.
 
 A pretrained model is only useful if it scores higher than these baselines. Nothing is tuned on dev: cross-validation on
-the training examples chooses the strength of regularization, and `results.best_baseline` chooses among the models by
-`CROSS_VALIDATED`. Words are runs of word characters in lower case, in any language.
+the training examples chooses the strength of regularization, and by the same score `results.best_baseline` chooses the
+model. Words are runs of word characters in lower case, in any language.
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
         return dict.fromkeys(features, BaselineOutcome(metrics, constant))
     outcomes = {}
     for name, (train_features, dev_features) in features.items():
-        cross_validated = {
+        score_by_penalty = {
             inverse_penalty: _cross_validate(task, train_features, labels, inverse_penalty)
             for inverse_penalty in _INVERSE_PENALTIES
         }
-        best = max(cross_validated, key=cross_validated.__getitem__)  # the inverse penalty with the highest score
-        model = _linear_model(task, train_features, best).fit(train_features, labels)
+        best_penalty = max(score_by_penalty, key=score_by_penalty.__getitem__)
+        model = _linear_model(task, train_features, best_penalty).fit(train_features, labels)
         predictions = model.predict(dev_features)
-        metrics = {**scores(task.metrics, predictions, gold), CROSS_VALIDATED: round(cross_validated[best], 4)}
+        cross_validated = round(score_by_penalty[best_penalty], 4)
+        metrics = {**scores(task.metrics, predictions, gold), CROSS_VALIDATED: cross_validated}
         outcomes[name] = BaselineOutcome(metrics, predictions)
     return outcomes
 
@@ -111,7 +112,7 @@ def _cross_validate(task: Classification, features: Any, labels: Array, inverse_
     labels = labels[sample]
     predictions = np.empty(len(sample))
     for train, held_out in KFold(_FOLDS).split(sample):
-        if np.ptp(labels[train]) == 0:
+        if np.ptp(labels[train]) == 0:  # scikit-learn rejects equal labels, as in `train_baselines`
             predictions[held_out] = labels[train][0]
         else:
             model = _linear_model(task, features, inverse_penalty).fit(features[train], labels[train])
@@ -156,14 +157,15 @@ def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
         HashingVectorizer(ngram_range=(size, size), alternate_sign=False, norm=None, token_pattern=_WORD)
         for size in _OVERLAP_NGRAM_SIZES
     ]
-    words = vectorizers[0]
+    words = vectorizers[0]  # n-grams of one word
     weights = TfidfTransformer(sublinear_tf=True).fit(words.transform([text for column in train for text in column]))
     splits = []
-    for texts in (train, dev):
+    for first_texts, second_texts in (train, dev):
         columns: list[Array] = []
         for vectorizer in vectorizers:
-            columns += _shared_fractions(*(vectorizer.transform(column) for column in texts))
-        first, second = (words.transform(column) for column in texts)
+            columns += _shared_fractions(vectorizer.transform(first_texts), vectorizer.transform(second_texts))
+        first = words.transform(first_texts)
+        second = words.transform(second_texts)
         cosine = _row_sums(weights.transform(first).multiply(weights.transform(second)))
         lengths = np.stack([_row_sums(first), _row_sums(second)])  # in words [2, N]
         ratio = lengths.min(0) / np.maximum(lengths.max(0), 1)

@@ -7,7 +7,6 @@ estimated by a bootstrap. The two-sided 95 % interval is that of a normal distri
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,13 @@ from typing import Final
 
 import numpy as np
 
+from albert_cli.errors import CheckpointError
 from albert_cli.evaluation.output import run_directory
 from albert_cli.results import EvaluationResult, ScoreDifference
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Array
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.metrics import scores
+from albert_cli.tasks.predictions import read_predictions
 
 _RESAMPLES: Final = 200  # a bootstrap standard error from B samples is itself uncertain by 1 / sqrt(2 B): 5 %
 _NORMAL_QUANTILE: Final = 1.96  # 97.5 % of a standard normal distribution are below it
@@ -65,19 +66,27 @@ def _score_differences(metric: str, gold: Array, pairs: Sequence[tuple[Array, Ar
     return [scores([metric], a, gold)[metric] - scores([metric], b, gold)[metric] for a, b in pairs]
 
 
-def read_predictions(task: AnyTask, out: Path, result: EvaluationResult) -> dict[int, Array]:
+def read_predictions_by_seed(task: AnyTask, out: Path, result: EvaluationResult, n_examples: int) -> dict[int, Array]:
     """Read the dev predictions [N] of every seed that has a score: values, or indices of classes in `task.labels`.
 
-    out: the directory of the evaluation whose result is `result`. The dictionary is empty for tasks other than
-    classification and regression.
+    out: the directory of the evaluation whose result is `result`; n_examples: the number of dev examples, N. The
+    dictionary is empty for tasks other than classification and regression. Raises `CheckpointError` if a file is
+    damaged.
     """
     if not isinstance(task, Classification):
         return {}
     predictions = {}
-    for seed in result.scores_by_seed:
-        lines = (run_directory(out, int(seed)) / PREDICTIONS).read_text(encoding="utf-8").splitlines()
-        values = [json.loads(line)["prediction"] for line in lines]
-        if not task.is_regression:
-            values = [task.labels.index(value) for value in values]
-        predictions[int(seed)] = np.array(values)
+    for seed in map(int, result.scores_by_seed):
+        directory = run_directory(out, seed)
+        values = [line["prediction"] for line in read_predictions(directory)]
+        try:
+            labels_or_values = values if task.is_regression else [task.labels.index(str(value)) for value in values]
+            predictions[seed] = np.array(labels_or_values, np.float64 if task.is_regression else np.int64)
+        except (TypeError, ValueError):
+            predictions[seed] = np.empty(0)
+        if predictions[seed].shape != (n_examples,):
+            message = (
+                f"{directory / PREDICTIONS}: damaged, it does not have a prediction for each of {n_examples} examples"
+            )
+            raise CheckpointError(message, f"remove {directory} and run the same command again")
     return predictions

@@ -61,8 +61,8 @@ def evaluate_ensemble(
     if submission_file is not None:
         submission.check_task_submission(name, request.data, submission_file)
     require_own_output(out, *SCORING_FILES)
-    checkpoints = [checkpoint for path in paths for checkpoint in _find_checkpoints(Path(path), name)]
-    directories = list(dict.fromkeys(checkpoints))
+    directories = [directory for path in paths for directory in _find_checkpoints(Path(path), name)]
+    directories = list(dict.fromkeys(directories))  # without repetitions
     if len(directories) < 2:
         raise ConfigError("an ensemble needs two or more checkpoints", "name several task checkpoints or evaluations")
     with store.lock(out):
@@ -119,9 +119,9 @@ def _predict_together(request: TaskRequest, checkpoints: Sequence[str]) -> submi
 
 
 def _find_checkpoints(path: Path, task: str) -> list[Path]:
-    """Return `path` if it is a checkpoint, else the finished runs in it, which an evaluation or a suite wrote, by seed.
+    """Return `path` if it is a checkpoint, else the finished runs of the evaluation or the suite in it, sorted by seed.
 
-    Returns `path` itself if it has no runs; opening it as a checkpoint then reports what is missing.
+    Without any runs, returns `path` too, so that opening it as a checkpoint reports what is missing.
     """
     if (path / "config.json").is_file():
         return [path]
@@ -186,6 +186,7 @@ def predict_dev(member: PreparedTask, first: PreparedTask, inputs: Inputs) -> ob
             f"{first.checkpoint.directory} ({', '.join(first.checkpoint.labels)})",
             "an ensemble needs models of the same task",
         )
+    # `task` is the first member's, so loading the head puts its outputs into the order of the first member's classes.
     model = load_model(replace(member, task=task, device=first.device))
     if member is first:
         features = inputs.dev

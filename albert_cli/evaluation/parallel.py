@@ -22,7 +22,7 @@ from albert_cli.evaluation.single import DivergedSeed, seeds_of, summarize_runs
 from albert_cli.formatting import count_of, format_percent
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.training.finetune import finetune
-from albert_cli.training.intermediate import KEY, use_intermediate
+from albert_cli.training.intermediate import INTERMEDIATE_KEY, use_intermediate
 from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
@@ -63,7 +63,7 @@ class _RunRequest:
     intermediate_note: str | None  # the reason if the recipe's intermediate task was left out
 
 
-_RunItem = executor.WorkItem[float | None]  # its result is the run's score, None if the run diverged
+_RunItem = executor.WorkItem[float | None]  # calls `_train_in_worker`; the result is the score, None if it diverged
 
 
 def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[str, str]:
@@ -111,7 +111,7 @@ def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
 
 
 def finish_runs(runs: TaskRuns, nproc: int) -> None:
-    """Fine-tune the unfinished runs of a task that no other array job has locked, and wait for the jobs that have."""
+    """Fine-tune the unfinished runs of a task that no other array job has locked, and wait for the other jobs' runs."""
     items = _list_items([runs])
     while unfinished := [item for item in items if not _is_finished(item)]:
         try:
@@ -152,7 +152,7 @@ def _list_items(tasks: Sequence[TaskRuns]) -> list[_RunItem]:
             continue
         request = prepared.request
         if prepared.intermediate_note:  # the worker, which prepares the task again, must skip that task too
-            request = replace(request, overrides=(*request.overrides, f"{KEY}={PRETRAINED}"))
+            request = replace(request, overrides=(*request.overrides, f"{INTERMEDIATE_KEY}={PRETRAINED}"))
         intermediate = prepared.intermediate.directory if prepared.intermediate else None
         for seed in seeds_of(prepared):
             out = run_directory(runs.out, seed)

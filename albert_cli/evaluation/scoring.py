@@ -66,7 +66,8 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
             "or -s model.head=new to train a new head",
         )
     finetuned = checkpoint.finetuned_task
-    if finetuned is not None and finetuned.task not in (task.name, task.classifier_of):
+    expected_tasks = (task.name, task.classifier_of)  # MNLI's models are meant to be scored on AX
+    if finetuned is not None and finetuned.task not in expected_tasks:
         console.info(
             f"{checkpoint.directory}: was fine-tuned for {finetuned.task} and is scored on {task.title} without "
             "training (--retrain fine-tunes it)"
@@ -94,8 +95,8 @@ def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:
 def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> ScoredResult:
     """Score a task checkpoint and write predictions and result to `out`.
 
-    If `out` already has a result, returns that one; raises `ConfigError` if it is of another checkpoint, recipe or data
-    set.
+    Returns the result in `out` if there is one already; raises `ConfigError` if that result is of another checkpoint,
+    recipe or data set.
     """
     started = time.monotonic()
     task = prepared.task
@@ -156,7 +157,7 @@ def predict_examples(prepared: PreparedTask, examples: Sequence[Example]) -> obj
 
 
 def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
-    """Return the request to score `checkpoint`, which a run of `request` has trained: without options for training."""
+    """Return `request` without its options for training, to score `checkpoint`, which one of its runs has trained."""
     overrides = [text for text in request.overrides if text.partition("=")[0].strip() not in _TRAINING_KEYS]
     return replace(
         request, checkpoint=checkpoint, runs=1, overrides=tuple(overrides), nproc=1, retrain=False, controls=()

@@ -207,6 +207,7 @@ def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> Search
         points.append(SearchPoint(values=values, directory=directory, seconds=result.seconds, **summary))
     if not results:
         raise errors[0]
+    # The combinations share these fields. If they differ in `data.train_examples`, the fields are the first one's.
     shared_fields = results[0].model_dump(include=set(TaskResult.model_fields) - {"seconds"})
     highest_median = max(result.median for result in results)
     return SearchResult(

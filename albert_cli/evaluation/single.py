@@ -14,7 +14,7 @@ from pathlib import Path
 from albert_cli import console
 from albert_cli.errors import DivergedError
 from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
-from albert_cli.evaluation.differences import compare_predictions, read_predictions
+from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
 from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output, run_directory
 from albert_cli.evaluation.scoring import score_checkpoint
 from albert_cli.results import (
@@ -68,9 +68,9 @@ def evaluate_task(
 ) -> ScoredResult | EvaluationResult:
     """Score a checkpoint, or fine-tune every seed and summarize the scores; write the result to `out`.
 
-    inputs: those of the first seed; a recipe with `data.train_examples` loads other ones for each further seed. Runs
-    that finished earlier are read and not repeated. If the request has baselines, linear models are trained for
-    comparison unless `baseline_cache` contains them, and added to it. Raises `AllSeedsDiverged` if no seed has a score.
+    inputs: those of the first seed. With `data.train_examples` in the recipe, every other seed samples its own training
+    examples. Runs that finished earlier are read and not repeated. If the request has baselines, linear models are
+    trained, or taken from `baseline_cache`. Raises `AllSeedsDiverged` if no seed has a score.
     """
     if not prepared.needs_training:
         return score_checkpoint(prepared, inputs, out)
@@ -80,7 +80,7 @@ def evaluate_task(
     outcomes: list[RunResult | DivergedSeed] = []
     baselines_by_seed: dict[int, Baselines] = {}
     for seed in seeds_of(prepared):
-        if inputs.settings != prepared.input_settings(seed):  # each seed samples a subset (`data.train_examples`)
+        if inputs.settings != prepared.input_settings(seed):  # another subset (`data.train_examples`)
             inputs = prepared.load_inputs(seed)
         directory = run_directory(out, seed)
         try:
@@ -95,7 +95,7 @@ def evaluate_task(
             if inputs.fingerprint not in baseline_cache:
                 baseline_cache[inputs.fingerprint] = train_baselines(task, inputs.train_examples, inputs.dev_examples)
             baselines_by_seed[seed] = baseline_cache[inputs.fingerprint]
-    result = summarize_runs(task.title, outcomes, median_baselines(list(baselines_by_seed.values())))
+    result = summarize_runs(task.title, outcomes, _median_baselines(list(baselines_by_seed.values())))
     result = _add_classical_difference(result, prepared, inputs, out, baselines_by_seed)
     result.write(out / RESULTS)
     return result
@@ -115,7 +115,7 @@ def _add_classical_difference(
     if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
         return result
     name, _ = result.best_baseline
-    predictions = read_predictions(prepared.task, out, result)
+    predictions = read_predictions_by_seed(prepared.task, out, result, len(inputs.dev_examples))
     classical_predictions = {seed: baselines[name].predictions for seed, baselines in baselines_by_seed.items()}
     difference = compare_predictions(result.metric, inputs.dev.gold, predictions, classical_predictions)
     if difference is None:
@@ -124,7 +124,7 @@ def _add_classical_difference(
 
 
 def _note_encoder_only(prepared: PreparedTask) -> None:
-    """Print a note if the checkpoint is fine-tuned: its encoder is trained further, and its head is not used."""
+    """Print a note if the checkpoint is a fine-tuned one, of which training uses only the encoder."""
     checkpoint = prepared.checkpoint
     if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model, not from `checkpoint`
         return
@@ -140,7 +140,7 @@ def _note_encoder_only(prepared: PreparedTask) -> None:
     )
 
 
-def median_baselines(baselines_of_seeds: Sequence[Baselines]) -> dict[str, Metrics]:
+def _median_baselines(baselines_of_seeds: Sequence[Baselines]) -> dict[str, Metrics]:
     """Return the median over seeds of every metric of every linear model."""
     medians: dict[str, Metrics] = {}
     if not baselines_of_seeds:  # --no-baselines

@@ -29,7 +29,7 @@ from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.metrics import Array
 from albert_cli.training.task_setup import TaskRequest
 
-HEADER: Final = "index\tprediction\n"
+_HEADER: Final = "index\tprediction\n"
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the same date in every zip, so that equal predictions make equal files
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")  # a spreadsheet runs a cell that begins with one of these
 
@@ -43,7 +43,7 @@ class ServerFile:
     name: str
     task: str
     split: str
-    rows: int  # the number of rows
+    rows: int  # the number of test examples
     placeholder: str  # the label in all rows if there is no model or no test set
 
 
@@ -96,7 +96,7 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
 
 
 def predict_with(request: TaskRequest, checkpoint: str) -> PredictTestSet:
-    """Return a function that predicts test sets with a checkpoint that a run of `request` trained or scored."""
+    """Return a function that predicts test sets with `checkpoint`, which the command with this request has scored."""
 
     def predict(task: str, examples: Sequence[TextExample]) -> Array:
         prepared = prepare_evaluation(task, scoring_request(request, checkpoint))
@@ -128,8 +128,8 @@ def write_submission(
 ) -> None:
     """Predict every test set with the run that is best on the task's dev set, and write the zip.
 
-    results: the results of the suite in `out`, by task. The server rejects a zip without all eleven files. So a file
-    without a model or a test set gets placeholder rows, and a warning lists these files.
+    results: the results of the suite in `out`, by task. The server rejects a zip without all eleven files. Therefore a
+    file without a model or a test set gets placeholder rows, and a warning lists these files.
     """
     contents: dict[str, str] = {}
     placeholders: list[str] = []
@@ -172,7 +172,7 @@ def _find_test_set(file: ServerFile, data: str | None) -> list[TextExample] | No
 
 
 def _read_test_set(file: ServerFile, data: str | None) -> list[TextExample]:
-    """Read a test set; raises `InputError` if it has not `file.rows` rows, or if a spreadsheet would run an id."""
+    """Read a test set; raise `InputError` unless it has `file.rows` examples, or if a spreadsheet would run an id."""
     task = GLUE[file.task]
     examples = task.read(file.split, data)
     if len(examples) != file.rows:
@@ -193,7 +193,7 @@ def _format_file(file: ServerFile, examples: Sequence[TextExample], logits: Arra
 
 
 def _format_rows(ids: Sequence[str], labels: Sequence[str]) -> str:
-    return HEADER + "".join(f"{name}\t{label}\n" for name, label in zip(ids, labels, strict=True))
+    return _HEADER + "".join(f"{name}\t{label}\n" for name, label in zip(ids, labels, strict=True))
 
 
 def format_labels(task: Classification, logits: Array) -> list[str]:

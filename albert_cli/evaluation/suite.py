@@ -16,7 +16,7 @@ from albert_cli import console
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.differences import compare_predictions, read_predictions
+from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
 from albert_cli.evaluation.output import CONTROLS_FOLDER, EVALUATION_FILES, best_run, require_own_output
 from albert_cli.evaluation.parallel import (
     TaskRuns,
@@ -85,7 +85,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
         runs = TaskRuns(name, prepared, out, controls)
         train_in_parallel([runs], request)
-        result = _evaluate_runs(runs, inputs)
+        result = _evaluate_with_controls(runs, inputs)
     checkpoint = prepared.checkpoint.directory
     if isinstance(result, EvaluationResult):
         checkpoint = best_run(out, result)
@@ -120,6 +120,7 @@ class _SuitePlan:
             if intermediate in best_runs:
                 tasks[name] = use_intermediate(self.prepared_tasks[name], best_runs[intermediate])
             else:
+                # A task with data has no best run here if it must wait itself.
                 reason = self.left_out.get(intermediate, "it has an intermediate task itself")
                 tasks[name] = skip_intermediate(self.prepared_tasks[name], reason)
         return tasks
@@ -213,8 +214,8 @@ def _train_array_job_in_order(
 ) -> None:
     """Fine-tune an array job's runs of all tasks; raise `ArrayJobDone` if runs of other jobs are unfinished afterwards.
 
-    The tasks that start from MNLI's best run need all runs of MNLI. Before them, a job therefore fine-tunes the runs of
-    MNLI that no other job fine-tunes, and waits for the others. So the user submits the array only once.
+    The tasks that start from MNLI's best run need all runs of MNLI. A job therefore fine-tunes the runs of MNLI that no
+    other job is working on, and waits for the other jobs. This way, the user submits the array only once.
     """
     ready_runs = _list_runs(plan.ready_tasks, out, opened)
     train_array_job(ready_runs, array_job, request.nproc)
@@ -247,7 +248,7 @@ def _evaluate_tasks(
     diverged: dict[str, AllSeedsDiverged] = {}
     for runs in tasks:
         try:
-            results[runs.name] = _evaluate_runs(runs, runs.prepared.load_inputs())
+            results[runs.name] = _evaluate_with_controls(runs, runs.prepared.load_inputs())
         except AllSeedsDiverged as error:
             console.warn(error.message)
             diverged[runs.name] = error
@@ -270,8 +271,7 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
 def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
     """Return the metrics of one task that the GLUE score averages, each as the median over the runs.
 
-    They are all metrics of the task. CoLA's accuracy is left out: its Matthews correlation alone counts (arXiv
-    1804.07461, §3).
+    All metrics of a task count, except for CoLA's accuracy (arXiv 1804.07461, §3).
     """
     return {name: score for name, score in result.medians.items() if (result.task, name) != ("cola", "accuracy")}
 
@@ -318,7 +318,7 @@ def _prepare_controls(
     return controls
 
 
-def _evaluate_runs(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
+def _evaluate_with_controls(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
     """Evaluate a task, then its controls; add the comparison with them to the task's result, and write it again.
 
     inputs: the task's inputs for its first seed.
@@ -328,7 +328,7 @@ def _evaluate_runs(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
     if not runs.controls or not isinstance(result, EvaluationResult):
         return result
     task = runs.prepared.task
-    predictions = read_predictions(task, runs.out, result)
+    predictions = read_predictions_by_seed(task, runs.out, result, len(inputs.dev_examples))
     lowest_score = min(result.scores_by_seed.values())
     control_results = {}
     differences = dict(result.differences)
@@ -344,7 +344,7 @@ def _evaluate_runs(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
         summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
         control_results[name] = ControlResult(**summary, every_seed_above=lowest_score > highest_control_score)
         if isinstance(inputs.dev, PairFeatures):
-            control_predictions = read_predictions(task, control.out, evaluation)
+            control_predictions = read_predictions_by_seed(task, control.out, evaluation, len(inputs.dev_examples))
             difference = compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)
             if difference is not None:
                 differences[name] = difference

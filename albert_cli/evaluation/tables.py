@@ -33,7 +33,8 @@ _BASELINES_NOTE = (
     "classical: a linear model trained on the same examples, the best in cross-validation on them: TF-IDF weights of "
     "n-grams of words (words) or characters (characters), or what the two texts have in common (overlap)"
 )
-_INITIAL_WEIGHTS = {"random": "random", "init": "step 0 of pretraining"}  # descriptions of `Protocol.weights`
+# Descriptions of `Protocol.weights`; "pretrained" is missing, because its description is the default.
+_INITIAL_WEIGHTS = {"random": "random", "init": "step 0 of pretraining"}
 _COLUMNS = ("task", "metric", "median", "s.e.", "classical", "majority", "diverged", "collapsed", "scores by seed")
 _OPTIONAL_COLUMNS = ("diverged", "collapsed", "classical", "s.e.")  # left out if every cell is empty
 TrainedResult = RunResult | EvaluationResult
@@ -117,10 +118,7 @@ def _task_rows(result: ScoredResult | EvaluationResult) -> list[_Row]:
 
 
 def _seed_cells(result: EvaluationResult | ControlResult | SearchPoint) -> _Row:
-    """Return the cells that summarize the seeds.
-
-    Without diverged or collapsed seeds, the cell with their number is missing.
-    """
+    """Return the cells that summarize the seeds; those for diverged and collapsed seeds only if there are any."""
     cells = {
         "median": format_percent(result.median),
         "s.e.": format_percent(standard_error(result.scores_by_seed.values())),
@@ -273,6 +271,7 @@ def _format_search(search: SearchResult) -> str:
     # A point whose seeds all diverged has no median and comes last.
     points = sorted(search.points, key=lambda point: -math.inf if point.median is None else point.median, reverse=True)
     rows = [point.values | _seed_cells(point) | {"spread": format_percent(point.spread)} for point in points]
+    # `SearchPoint.values` is a field: the point's hyperparameters by key.
     columns = (*search.best.values, "median", "s.e.", "spread", "diverged", "collapsed", "scores by seed")
     titles = {"median": f"{search.title} {search.metric}", "scores by seed": "by seed"}
     best = f"Best: {search.best.directory}, {format_percent(search.best.median)}"

@@ -1,7 +1,7 @@
 """`albert eval verify/NAME`: evaluate a published checkpoint and compare its scores with the published ones.
 
-A recipe names the checkpoint and its published scores; `results.json` has a verdict for each task. If all scores are
-reached, reading the checkpoint, fine-tuning and scoring work as the authors' programs do.
+A recipe names the checkpoint and its published scores; `results.json` has a verdict for each task. If all published
+scores are reached, this package reads checkpoints, fine-tunes and scores as the authors' programs do.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResul
 
 
 def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Path) -> TaskVerdict:
-    """Evaluate a task and compare its scores; a task without data is skipped, and a divergence is a verdict."""
+    """Evaluate a task and compare its scores with the published ones.
+
+    The verdict is "skipped" if the task's data are missing, and "diverged" if no seed has a score.
+    """
     published = recipe.expected[task]
     tolerance = recipe.tolerance_of.get(task, recipe.tolerance)
     if request.data is not None:

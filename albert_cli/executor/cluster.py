@@ -23,7 +23,8 @@ T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
 _DEFAULT_SLURM_JOBS = 4
 _SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, unless Dask's settings define them
-_WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"  # `run_in_child` starts processes on workers
+# A worker needs this environment variable. Otherwise it is a daemon, from which `run_in_child` cannot start a process.
+_WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"
 _clients: list[Any] = []  # Dask's client of each open `use_cluster` block, innermost last
 
 
@@ -119,7 +120,7 @@ def _call_in_context(directory: Path, argv: list[str], call: Callable[..., T], *
 
 
 def shut_down(executor: Executor) -> None:
-    """Drop the work that has not begun, and wait for a local executor's processes."""
+    """Cancel the work that has not begun; wait until the processes of a local executor have ended."""
     if isinstance(executor, ProcessPoolExecutor):
         executor.shutdown(cancel_futures=True)
     else:
@@ -171,6 +172,7 @@ def run_in_child(event_name: str, call: Callable[..., T], arguments: tuple[Any, 
         while not future.done():
             if not is_terminated and stop_event.wait(timeout=_SECONDS_BETWEEN_POLLS):
                 is_terminated = True
+                # A pool has no public attribute for its processes.
                 for process in list((pool._processes or {}).values()):
                     process.terminate()
         return future.result()

@@ -148,15 +148,15 @@ def _start_ready(workers: _Workers[T], waiting: list[WorkItem[T]], running: dict
 class _LocalWorkers(Generic[T]):
     """The `limits.count` slots of this machine, numbered from 0; each runs one item at a time.
 
-    A slot has a pool of one process, which owns the slot's GPUs and cores. modules: names of the modules that the
-    processes import before their first item (`process_context`), because they have the items' functions.
+    A slot has a pool of one process, which owns the slot's GPUs and cores. modules: names of the modules of the items'
+    functions, which the processes import before their first item (`process_context`).
     """
 
     def __init__(self, limits: WorkerLimits, modules: set[str]) -> None:
         self._limits = limits
         self._context = process_context(modules)
-        is_quiet = console.settings.quiet or limits.quiet
-        self._console_and_environment = (is_quiet, console.settings.debug, dict(os.environ))
+        self._is_quiet = console.settings.quiet or limits.quiet
+        self._environment = dict(os.environ)
         self._free_slots = list(range(limits.count))
         self._pools = dict[int, ProcessPoolExecutor]()
         self._slot_of_future = dict[Future[T], int]()
@@ -166,7 +166,7 @@ class _LocalWorkers(Generic[T]):
         while self._free_slots:
             slot = self._free_slots[0]
             if slot not in self._pools:
-                arguments = (slot, self._limits, *self._console_and_environment)
+                arguments = (slot, self._limits, self._is_quiet, console.settings.debug, self._environment)
                 self._pools[slot] = ProcessPoolExecutor(1, self._context, _start_worker, arguments)
             try:
                 future = self._pools[slot].submit(call_interruptibly, item.call, item.arguments)
@@ -226,10 +226,10 @@ class _ClusterWorkers(Generic[T]):
 
 
 def _start_worker(slot: int, limits: WorkerLimits, quiet: bool, debug: bool, environment: Mapping[str, str]) -> None:
-    """Set up the process of a slot: its environment, GPUs, threads and signals, and that it ends with the parent.
+    """Set up the environment, GPUs, threads and signals of a slot's process, and let it end with the parent.
 
-    quiet, debug: the options of the command; environment: the parent's variables, which a process of a fork server does
-    not inherit.
+    quiet, debug: the settings of the console; environment: the parent's variables, which a process that is forked from
+    the fork server does not inherit.
     """
     os.environ.update(environment)
     if limits.gpus > 0:

@@ -20,8 +20,8 @@ def make_pool(workers: int) -> ProcessPoolExecutor:
 def process_context(modules: set[str]) -> BaseContext:
     """Return the `multiprocessing` context for processes that import torch and `modules`, a set of module names.
 
-    Where possible the start method is "forkserver": all processes are forked from a server process that has imported
-    the modules already, and TensorBoard, which takes 0.7 s. The server skips modules that are not installed.
+    Where possible the start method is "forkserver": all processes are forked from a server process, which imports the
+    modules once for all. It also imports TensorBoard, which takes 0.7 s, and skips modules that are not installed.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -54,7 +54,8 @@ class ProcessWatch:
         self._processes -= exit_codes.keys()
         previous_kills = self._oom_kills
         self._oom_kills = machine.count_oom_kills()
-        # The executor itself ends the other processes of a broken pool by SIGTERM.
+        # Ignore the processes that have ended normally, and those that the executor has ended by SIGTERM, as it does
+        # with the other processes of a broken pool.
         codes = set(exit_codes.values()) - {0, -signal.SIGTERM}
         has_only_kills = codes <= {-signal.SIGKILL}
         if self._oom_kills > previous_kills and has_only_kills:

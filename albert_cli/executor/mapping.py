@@ -53,14 +53,14 @@ def _map(
 
     window: maximum number of items that run at a time. Yields (item, result).
     """
-    waiting = iter(items)
+    new_attempts = (_Attempt(item) for item in items)
     to_repeat = deque[_Attempt]()
     watch = ProcessWatch()
     while True:
         running = dict[Future[T], _Attempt]()
         executor = make_executor()
         try:
-            yield from _fill_and_collect(executor, call, waiting, to_repeat, running, window, watch)
+            yield from _fill_and_collect(executor, call, new_attempts, to_repeat, running, window, watch)
             return
         except BrokenExecutor:
             executor.shutdown()  # waits until all processes have ended
@@ -82,7 +82,7 @@ def _map(
 def _fill_and_collect(
     executor: Executor,
     call: Callable[..., T],
-    waiting: Iterator[Item],
+    new_attempts: Iterator[_Attempt],
     to_repeat: deque[_Attempt],
     running: dict[Future[T], _Attempt],
     window: int,
@@ -90,9 +90,9 @@ def _fill_and_collect(
 ) -> Generator[tuple[Item, T], None, None]:
     """Run up to `window` items at a time until none is left, and yield their results.
 
-    If a worker is lost, raises `BrokenExecutor` and leaves the unfinished items in `running`.
+    Attempts in `to_repeat` come first. If a worker is lost, raises `BrokenExecutor` and leaves the unfinished attempts
+    in `running`.
     """
-    new_attempts = (_Attempt(item) for item in waiting)
     while True:
         while len(running) < window:
             attempt = to_repeat.popleft() if to_repeat else next(new_attempts, None)
@@ -103,7 +103,7 @@ def _fill_and_collect(
         if not running:
             return
         finished = wait(running, return_when=FIRST_COMPLETED).done
-        # Yield the results before a future of a lost worker raises `BrokenExecutor`.
+        # Futures of a lost worker come last: `result` raises `BrokenExecutor` once all other results are yielded.
         for future in sorted(finished, key=lambda future: isinstance(future.exception(), BrokenExecutor)):
             result = future.result()
             yield running.pop(future).item, result

@@ -43,7 +43,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Totals:
-    """The summed costs of stages; a stage of unknown cost counts as nothing."""
+    """The sums of the costs of stages; stages of unknown cost add nothing."""
 
     tokens: int
     flops: float
@@ -231,7 +231,7 @@ def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidab
     reason = decidability.reason
     cost = f"two seeds of its variants take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
     if decidability.device_hours == 0:  # only counts are compared, or the claim's variants are not in the plan
-        summary = reason or "decided by counting"
+        summary = reason if reason else "decided by counting"
     elif reason:
         summary = f"cannot be decided: {reason} ({cost})"
     else:
@@ -251,12 +251,12 @@ def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Seq
         cost = stages[0].cost
         shape = [f"{cost.parameters:,}", f"{cost.steps:,}"] if cost else ["", ""]
         rows.append([plan.title(name), str(len(stages)), *shape, *_format_totals(_sum_costs(stages), device_counts)])
-    priced = [row for row in tasks if row.cost]
-    if priced:
-        num_tasks = len({row.task for row in priced})
-        title = f"fine-tuning, {num_tasks} tasks, {len(priced) * plan.scale.task_runs} runs"
-        rows.append([title, "", "", "", *_format_totals(_sum_costs(priced), device_counts)])
-    rows.append(["total", "", "", "", *_format_totals(_sum_costs([*runs, *priced]), device_counts)])
+    fine_tunings = [row for row in tasks if row.cost]  # those of known cost
+    if fine_tunings:
+        num_tasks = len({row.task for row in fine_tunings})
+        title = f"fine-tuning, {num_tasks} tasks, {len(fine_tunings) * plan.scale.task_runs} runs"
+        rows.append([title, "", "", "", *_format_totals(_sum_costs(fine_tunings), device_counts)])
+    rows.append(["total", "", "", "", *_format_totals(_sum_costs([*runs, *fine_tunings]), device_counts)])
     hours = [f"{_device_name(plan)}-hours", *(f"hours on {count}" for count in device_counts[1:])]
     return console.format_table(("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk"), rows)
 
@@ -269,6 +269,7 @@ def _format_totals(totals: Totals, device_counts: Sequence[int]) -> list[str]:
 
 
 def _device_name(plan: ExperimentPlan) -> str:
+    """Return the device whose hours are counted: the scales `smoke` and `mini` are made for a CPU."""
     return "core" if plan.request.scale in ("smoke", "mini") else "H200"
 
 

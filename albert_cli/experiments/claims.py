@@ -100,10 +100,10 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     if not estimates:
         return Finding(condition, {}, verdict=NOT_MEASURED)
     by_seed = {seed: float(estimate[0]) for seed, estimate in estimates.items()}
-    numbers = np.array(list(by_seed.values()))  # [seeds]
+    numbers = np.array(list(by_seed.values()))
     mean = float(numbers.mean())
     bound = condition.bound
-    if isinstance(bound, str):  # a measured value, whose error is ignored
+    if isinstance(bound, str):  # a measured value, whose error is ignored: our recipes only have counts here
         bound = float(np.mean([estimate[0] for estimate in _look_up(bound, values).values()]))
     if condition.is_exact:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))

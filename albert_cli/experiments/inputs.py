@@ -27,8 +27,9 @@ WORD_ORDER_TASK: Final = "word-order"  # not a task of the registry: a probe sco
 class DataInput:
     """A directory that stages read: its identity, its path, and the stage that writes it.
 
-    The identity is one of the `Stage.facts` of the stages that read the directory. It is the id of the stage that
-    writes the directory, the fingerprint of a data directory of the user, or the path of a task's files.
+    The identity becomes one of the facts by which the stages that read the directory are identified (`Stage.facts`). It
+    is the id of the stage that writes the directory, the fingerprint of a data directory of the user, or the path of a
+    task's files.
     """
 
     identity: str
@@ -51,7 +52,7 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
             if not _recall_text(request, scale):
                 reason = "--text is missing"
         elif name != WORD_ORDER_TASK:  # word order is always available: its pairs come from the training data
-            reason = _find_read_error(find_task(name), request)
+            reason = _find_unreadable_files(find_task(name), request)
         if reason:
             skipped[name] = reason
     return [name for name in scale.tasks if name not in skipped], skipped
@@ -59,34 +60,35 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
 
 def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
     """Return a task's data: the directory of its files, or a stage that generates them."""
-    # The stages `pairs` and `table` run a module of this package (`plan.MODULES`), so their arguments name no command.
+    # The stages `pairs` and `table` run a module of this package (`plan.MODULES`), so `argv` names no command.
     if name == WORD_ORDER_TASK:
         data = plan_data(request, scale, "usual")
         argv = [data.directory, "--out", OUT]
-        title = "minimal pairs of word order"
-        return _output(request, create_stage(request, "pairs", title, {"data": data.identity}, data.needs, argv))
+        facts: dict[str, object] = {"data": data.identity}
+        stage = create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv)
+        return _as_input(request, stage)
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]  # the module `recall_table` takes a single source
         argv = [source, "--out", OUT]
-        title = "table of key words to recall"
-        return _output(request, create_stage(request, "table", title, {"text": (source,)}, (), argv))
+        facts = {"text": (source,)}
+        return _as_input(request, create_stage(request, "table", "table of key words to recall", facts, (), argv))
     directory = "TASKS"  # in the commands that a dry run prints, the folder that the user will name
     if request.tasks is not None:
         directory = find_task_data(name, str(request.tasks))
     return DataInput(directory, directory)
 
 
-def _find_read_error(task: AnyTask, request: ExperimentRequest) -> str:
+def _find_unreadable_files(task: AnyTask, request: ExperimentRequest) -> str:
     """Return the reason why a task's training and dev files cannot be read; "" if they can.
 
     A dry run works without `--tasks`, and then no file is read.
     """
     if request.tasks is None:
         return "" if request.dry_run else "--tasks is missing"
+    train_and_dev = task.splits[: 1 + len(task.dev_splits)]  # `splits` begins with the training split
     try:
-        for split in (task.train_split, *task.dev_splits):
-            if split is not None:
-                task.read(split, find_task_data(task.name, str(request.tasks)))
+        for split in train_and_dev:
+            task.read(split, find_task_data(task.name, str(request.tasks)))
     except (ConfigError, InputError) as error:
         return error.message
     return ""
@@ -136,7 +138,7 @@ def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal[
         title = "token shards with the additional text"
         options.append("--dedup")  # the two texts may overlap
     facts = {"text": sources, "holdout": scale.holdout}
-    return _output(request, create_stage(request, "data", title, facts, [vocabulary], ["data", *sources, *options]))
+    return _as_input(request, create_stage(request, "data", title, facts, [vocabulary], ["data", *sources, *options]))
 
 
 def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple[DataInput, dict[str, str]]:
@@ -145,10 +147,10 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     The data are tokenized from the sources in the scale's `probe_text` whose files exist. If there are none, they are
     the training data, whose held-out text `albert probe` scores.
     """
-    tasks = request.tasks
-    sources = [source.replace("TASKS", str(tasks or "TASKS")) for source in scale.probe_text]
-    existing = []
-    if tasks is not None:
+    sources = list(scale.probe_text)
+    existing: list[str] = []
+    if request.tasks is not None:
+        sources = [source.replace("TASKS", str(request.tasks)) for source in sources]
         # A source is `squad:FILE` or `race:FOLDER`.
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
@@ -167,9 +169,9 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     argv = ["data", *existing, "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
     facts = {"text": existing, "vocab": usual.identity}  # the identity of the training data determines the vocabulary
     stage = create_stage(request, "data", "token shards for intrinsic scores", facts, needs, argv)
-    return _output(request, stage), skipped
+    return _as_input(request, stage), skipped
 
 
-def _output(request: ExperimentRequest, stage: Stage) -> DataInput:
+def _as_input(request: ExperimentRequest, stage: Stage) -> DataInput:
     """Return the directory that a stage writes as the input of other stages."""
     return DataInput(stage.id, str(request.directory(stage)), (stage,))

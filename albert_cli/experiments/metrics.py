@@ -23,8 +23,8 @@ METRICS: Final = {
     "seconds": "pretraining time",
     "speedup": "speedup",
     "mlm_accuracy": "MLM accuracy",
-    # `mlm_accuracy` is measured with the same masks for all variants, and `own_mlm_accuracy` with those of the recipe
-    # that trained the variant.
+    # `mlm_accuracy` is computed with the same masks for all variants, `own_mlm_accuracy` with masks as in the variant's
+    # recipe.
     "own_mlm_accuracy": "MLM accuracy, masks of its recipe",
     "mlm_loss": "MLM loss",
     "below_unigram_entropy": "below unigram entropy",
@@ -85,13 +85,8 @@ COLUMN_METRICS: Final = {
 
 
 def is_score(metric: str) -> bool:
-    """Return True for an accuracy and for a task's score: their values are fractions, and are shown as percentages."""
-    return metric.endswith("_accuracy") or is_task_score(metric)
-
-
-def is_task_score(metric: str) -> bool:
-    """Return True for a task's score, such as `task_squad1_f1`, and for a mean over tasks, such as `tasks_mean`."""
-    return metric.startswith("task")
+    """Return True for an accuracy and for a task's score, whose values are fractions and are shown as percentages."""
+    return metric.endswith("_accuracy") or metric.startswith("task")
 
 
 def list_tasks(metrics: Iterable[str]) -> frozenset[str]:
@@ -101,7 +96,7 @@ def list_tasks(metrics: Iterable[str]) -> frozenset[str]:
 
 def _task_of_score(name: str) -> str:
     """Return the task in `NAME` or `NAME_SCORE`; both may contain underscores, as `race_middle` and `best_f1` do."""
-    for task in sorted(TASKS, key=len):  # `race_middle_accuracy` is a score of `race`, not of the task `race_middle`
+    for task in sorted(TASKS, key=len):  # `race` before `race_middle`, so `race_middle_accuracy` is a score of `race`
         if name == task or name in {f"{task}_{score}" for score in TASKS[task].metrics}:
             return task
     return name.partition("_")[0]  # a table or word order, which are not in the registry

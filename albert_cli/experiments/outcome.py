@@ -19,10 +19,10 @@ from pydantic import BaseModel
 
 from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU_SETUP
-from albert_cli.experiments.claims import CheckedClaim, check_claim
+from albert_cli.experiments.claims import CheckedClaim, Values, check_claim
 from albert_cli.experiments.inputs import WORD_ORDER_TASK
 from albert_cli.experiments.metrics import list_tasks
-from albert_cli.experiments.plan import ExperimentPlan, VariantRun
+from albert_cli.experiments.plan import ExperimentPlan, Stage, VariantRun
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
     CountResult,
@@ -54,7 +54,7 @@ class Outcome:
 
     plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
-    layer_distances: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
+    layer_steps: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
     """Figure 1: variant -> l2, degrees or cosine -> for each seed, the distances from input to output of the layers."""
     curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
     """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> for each seed, the curve."""
@@ -77,8 +77,7 @@ class Outcome:
         """Return row -> column -> [(our value, the paper's value)] in the paper's units.
 
         Cells that we have not measured are left out. A cell of SQuAD has two pairs, of F1 and of exact match. The row
-        of a model that is not a variant is compared with the variant `table.compare_with`, and left out if that is
-        None.
+        of a model that is no variant is compared with the variant `table.compare_with`, and left out if that is None.
         """
         comparison: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row, cells in table.rows.items():
@@ -88,8 +87,8 @@ class Outcome:
             for column, cell in zip(table.columns, cells, strict=True):
                 if column == "speedup" and table.version == "version 1":
                     continue  # version 1 relates speeds to BERT-xlarge, which is no variant here
-                paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]  # as in "90.1/83.2"
-                our_values = self._column_values(variant, table, column)
+                paper_values = [float(number) for number in re.findall(r"\d+\.\d+", cell)]
+                our_values = self._measure_column(variant, table, column)
                 if paper_values and len(our_values) == len(paper_values):
                     comparison.setdefault(row, {})[column] = list(zip(our_values, paper_values, strict=True))
         return comparison
@@ -111,10 +110,11 @@ class Outcome:
             "claims": [checked.to_json() for checked in self.claims],
         }
 
-    def _column_values(self, variant: str, table: PaperTable, column: str) -> list[float]:
+    def _measure_column(self, variant: str, table: PaperTable, column: str) -> list[float]:
         """Return our values for a column, without those that we have not measured, in the paper's units.
 
-        The list is empty for an average over other tasks than the table's, which could not be compared.
+        An average is comparable only if it is over the same tasks, so the list is empty for an average over other tasks
+        than the table's.
         """
         metrics = table.column_metrics(column)
         measured_tasks = list_tasks(self.values.get(variant, {}))
@@ -131,7 +131,7 @@ class _TaskMeasurement:
 
     title: str
     metrics: Estimates  # of the metrics in the paper's tables, such as F1 and exact match
-    extra: Estimates  # of metrics that a table shows instead of the usual ones; they are not part of the mean
+    extra: Estimates  # of other metrics that some table shows instead; they are not part of the mean
     mean: JackknifeEstimate  # of `metrics`; the paper's Avg is a mean of such means
     above_majority: JackknifeEstimate | None  # `mean` minus the majority class's score, if any
 
@@ -139,21 +139,20 @@ class _TaskMeasurement:
 def read_outcome(plan: ExperimentPlan) -> Outcome:
     """Read the results of all finished stages and test the claims against them."""
     values: dict[str, dict[str, dict[int, JackknifeEstimate]]] = {name: {} for name in plan.variants}
-    layer_distances: dict[str, dict[str, list[list[float]]]] = {}
+    layer_steps: dict[str, dict[str, list[list[float]]]] = {}
     curves: dict[str, dict[str, list[Curve]]] = {}
     task_titles: dict[str, str] = {}
     diverged: Counter[str] = Counter()
     for run in plan.runs:
-        tasks = _read_tasks(plan, run)
+        tasks = _measure_tasks(plan, run)
         for task, measured in tasks.items():
             task_titles |= _task_titles(task, measured)
-        estimates = _read_run(plan, run) | _summarize_tasks(run, tasks)
-        for metric, estimate in estimates.items():
+        for metric, estimate in (_measure_run(plan, run) | _summarize_tasks(run, tasks)).items():
             values[run.variant].setdefault(metric, {})[run.seed] = estimate
         probe = read_result(plan, run.probe, StageRecord[ProbeResult])
         if probe is not None:
-            for name, distances in probe.layer_steps.items():
-                layer_distances.setdefault(run.variant, {}).setdefault(name, []).append(distances)
+            for name, layers in probe.layer_steps.items():
+                layer_steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
         if run.pretrain is not None:
             _, heldout_curves = read_curves(plan.directory(run.pretrain))
             for name, curve in heldout_curves.items():
@@ -166,8 +165,8 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             values[variant]["speedup"] = speedups
     return Outcome(
         plan,
-        values={variant: _drop_errors(metrics) for variant, metrics in values.items()},
-        layer_distances=layer_distances,
+        values={variant: _without_errors(metrics) for variant, metrics in values.items()},
+        layer_steps=layer_steps,
         curves=curves,
         task_titles=task_titles,
         diverged=diverged,
@@ -175,14 +174,14 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
     )
 
 
-def _drop_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
-    """Return only the value of each estimate, which is its first element."""
+def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:
+    """Return only the value of each estimate, which is its first element, by metric and seed."""
     return {
         metric: {seed: float(estimate[0]) for seed, estimate in by_seed.items()} for metric, by_seed in metrics.items()
     }
 
 
-def _read_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEstimate]:
+def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEstimate]:
     """Return the counts, the pretraining time and the intrinsic scores of a run, by metric; empty for an ensemble."""
     if run.pretrain is None:
         return {}
@@ -208,13 +207,11 @@ def _read_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEstim
         metrics["steps"] = exact_value(trained.steps)
         metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))
     probe = read_result(plan, run.probe, StageRecord[ProbeResult])
-    if probe is not None:
-        metrics |= _estimate_probe_metrics(probe)
-    return metrics
+    return metrics | (_measure_probe(probe) if probe else {})
 
 
-def _estimate_probe_metrics(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
-    """Return the estimate of each metric of a probe; the error of a score without jackknife values is unknown."""
+def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
+    """Return the estimate of each metric of a probe; a score without jackknife values has an unknown error."""
     estimates: dict[str, JackknifeEstimate] = {}
     for name, value in probe.metrics.items():
         is_fraction = name.endswith(("_accuracy", "_preference"))
@@ -229,36 +226,45 @@ def _estimate_probe_metrics(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
     return estimates
 
 
-def _read_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeasurement]:
+def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeasurement]:
     """Return the measurements of the finished tasks of a run, by task."""
     measurements = {}
     for task, stage in run.tasks.items():
-        if task == WORD_ORDER_TASK:
-            probe = read_result(plan, stage, StageRecord[ProbeResult])
-            if probe is not None:
-                preference = _estimate_probe_metrics(probe)["minimal_pairs_preference"]
-                scores = {"preference": preference}
-                above_chance = preference - _CHANCE_OF_PAIRS
-                measurements[task] = _TaskMeasurement("word order", scores, {}, preference, above_chance)
-            continue
-        result = read_result(plan, stage, StageRecord[TaskScoreRecord])
-        if result is not None:
-            score = result.root
-            names = paper_metric_names(task) if task in TASKS else [score.metric]
-            metrics = jackknife_task(names, score, plan.directory(stage))
-            extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
-            extra = jackknife_task(extra_names, score, plan.directory(stage))
-            mean = np.mean(list(metrics.values()), axis=0)
-            above_majority = mean - score.majority if score.majority is not None else None
-            measurements[task] = _TaskMeasurement(score.title, metrics, extra, mean, above_majority)
+        measured = _measure_word_order(plan, stage) if task == WORD_ORDER_TASK else _measure_task(plan, task, stage)
+        if measured is not None:
+            measurements[task] = measured
     return measurements
+
+
+def _measure_word_order(plan: ExperimentPlan, stage: Stage) -> _TaskMeasurement | None:
+    """Return the preference for acceptable sentences, which a probe measured; None without a result."""
+    probe = read_result(plan, stage, StageRecord[ProbeResult])
+    if probe is None:
+        return None
+    preference = _measure_probe(probe)["minimal_pairs_preference"]
+    return _TaskMeasurement("word order", {"preference": preference}, {}, preference, preference - _CHANCE_OF_PAIRS)
+
+
+def _measure_task(plan: ExperimentPlan, task: str, stage: Stage) -> _TaskMeasurement | None:
+    """Return the scores of the fine-tuned models; None without a result."""
+    result = read_result(plan, stage, StageRecord[TaskScoreRecord])
+    if result is None:
+        return None
+    score = result.root
+    names = paper_metric_names(task) if task in TASKS else [score.metric]
+    metrics = jackknife_task(names, score, plan.directory(stage))
+    extra_names = [name for name in _extra_metric_names(plan, task) if name in score.medians]
+    extra = jackknife_task(extra_names, score, plan.directory(stage))
+    mean = np.mean(list(metrics.values()), axis=0)
+    above_majority = mean - score.majority if score.majority is not None else None
+    return _TaskMeasurement(score.title, metrics, extra, mean, above_majority)
 
 
 def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
     """Return the task's metrics that a table of the paper shows instead of the usual ones (`PaperTable.metrics`)."""
     prefix = f"task_{task}_"
     columns = [metrics for table in plan.experiment.tables for metrics in table.metrics.values()]
-    names = dict.fromkeys(itertools.chain.from_iterable(columns))  # each name once
+    names = dict.fromkeys(itertools.chain.from_iterable(columns))
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
@@ -273,30 +279,31 @@ def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
 def _summarize_tasks(run: VariantRun, tasks: Mapping[str, _TaskMeasurement]) -> dict[str, JackknifeEstimate]:
     """Return the metrics of every task, and the means over tasks if all tasks of the run are finished."""
     estimates: dict[str, JackknifeEstimate] = {}
-    for name, measured in tasks.items():
+    for task, measured in tasks.items():
         scores: dict[str, JackknifeEstimate] = {}
         if len(measured.metrics) > 1:  # a single metric is the mean
             scores |= measured.metrics
         scores |= measured.extra
-        estimates |= {f"task_{name}_{metric}": estimate for metric, estimate in scores.items()}
-        estimates[f"task_{name}"] = measured.mean
+        estimates |= {f"task_{task}_{name}": estimate for name, estimate in scores.items()}
+        estimates[f"task_{task}"] = measured.mean
     if tasks and len(tasks) == len(run.tasks):
         estimates["tasks_mean"] = np.mean([measured.mean for measured in tasks.values()], axis=0)
-        differences = [task.above_majority for task in tasks.values() if task.above_majority is not None]
-        if differences:
-            estimates["tasks_above_majority"] = np.mean(differences, axis=0)
+        above_majority = [m.above_majority for m in tasks.values() if m.above_majority is not None]
+        if above_majority:
+            estimates["tasks_above_majority"] = np.mean(above_majority, axis=0)
     return estimates
 
 
-def _compute_speedups(
-    values: Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]], baseline: str
-) -> dict[str, dict[int, JackknifeEstimate]]:
-    """Return the baseline's seconds per step divided by the variant's, by variant and seed (Table 2)."""
+def _compute_speedups(values: Values, baseline: str) -> dict[str, dict[int, JackknifeEstimate]]:
+    """Return the baseline's seconds per step divided by the variant's, by variant and seed (Table 2).
+
+    Only seeds that were measured for both are compared.
+    """
     seconds_per_step = {name: _compute_seconds_per_step(metrics) for name, metrics in values.items()}
-    reference = seconds_per_step[baseline]
+    baseline_seconds = seconds_per_step[baseline]
     speedups = {}
     for variant, by_seed in seconds_per_step.items():
-        ratios = {seed: reference[seed] / seconds for seed, seconds in by_seed.items() if seed in reference}
+        ratios = {seed: baseline_seconds[seed] / by_seed[seed] for seed in by_seed if seed in baseline_seconds}
         if ratios:
             speedups[variant] = ratios
     return speedups
@@ -305,10 +312,13 @@ def _compute_speedups(
 def _compute_seconds_per_step(
     metrics: Mapping[str, Mapping[int, JackknifeEstimate]],
 ) -> dict[int, JackknifeEstimate]:
-    """Return the seconds per step by seed, for the runs whose time was measured.
+    """Return a variant's seconds per step by seed, for the runs whose time was measured.
 
-    metrics: of one variant, by metric and seed.
+    metrics: by metric and seed.
     """
     seconds_by_seed = metrics.get("seconds", {})
-    measured = {seed: seconds for seed, seconds in seconds_by_seed.items() if seconds[0] > 0}
-    return {seed: seconds / metrics["steps"][seed] for seed, seconds in measured.items()}
+    return {
+        seed: seconds / metrics["steps"][seed]
+        for seed, seconds in seconds_by_seed.items()
+        if seconds[0] > 0  # the value; the other elements are the jackknife's
+    }

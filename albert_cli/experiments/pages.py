@@ -36,7 +36,6 @@ from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import AnyResult, StageRecord, read_record
-from albert_cli.formatting import count_of
 from albert_cli.report import figures
 from albert_cli.report.figures import DotRow, Figure, LabeledPoint, LegendEntry, LineSeries, series_color
 from albert_cli.report.render import Cell, Table, render_html, render_markdown
@@ -69,7 +68,7 @@ class ClaimSection:
 
 @dataclass(frozen=True)
 class ExperimentPage:
-    """Everything that the templates `experiment.html.jinja` and `experiment.md.jinja` show."""
+    """The content of the report, which `experiment.html.jinja` and `experiment.md.jinja` show."""
 
     title: str
     scale: str
@@ -90,19 +89,6 @@ class ExperimentPage:
     stages: Table
 
 
-def write_report(outcome: Outcome) -> Path:
-    """Write `report.html`, `report.md` and `results.json`, and return the path of `report.html`.
-
-    Equal outcomes give files with equal bytes.
-    """
-    folder = outcome.plan.report_folder
-    page = _make_page(outcome)
-    store.write_text(folder / "report.html", render_html("experiment", page))
-    store.write_text(folder / "report.md", render_markdown("experiment", page))
-    store.write_json(folder / RESULTS, outcome.to_json())
-    return folder / "report.html"
-
-
 class _ReportedClaim(TypedDict):
     """The keys of a claim in `results.json` that `list_verdicts` reads."""
 
@@ -118,11 +104,24 @@ class _ReportedExperiment(TypedDict):
     claims: list[_ReportedClaim]
 
 
+def write_report(outcome: Outcome) -> Path:
+    """Write `report.html`, `report.md` and `results.json`, and return the path of `report.html`.
+
+    Equal outcomes give files with equal bytes.
+    """
+    folder = outcome.plan.report_folder
+    page = _make_page(outcome)
+    store.write_text(folder / "report.html", render_html("experiment", page))
+    store.write_text(folder / "report.md", render_markdown("experiment", page))
+    store.write_json(folder / RESULTS, outcome.to_json())
+    return folder / "report.html"
+
+
 def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
     """Return the verdicts on the claims of all experiments in an output directory: for `--json`, and as text.
 
-    For `--json` they are a dictionary by experiment and scale, such as "sharing-mini", and then by statement. Raises
-    `InputError` if no experiment is finished.
+    For `--json` they are by experiment and scale, such as "sharing-mini", and by statement. Raises `InputError` if no
+    experiment is finished.
     """
     verdicts: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob(f"*/{RESULTS}")):
@@ -143,7 +142,7 @@ def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
 def list_columns(outcome: Outcome) -> dict[str, str]:
     """Return the column headers of our table by metric: the experiment's metrics and the scores of all tasks.
 
-    Metrics that were not measured for any variant are left out.
+    Metrics that no variant has are left out.
     """
     headers = {metric: METRICS[metric] for metric in outcome.plan.experiment.metrics}
     headers |= {f"task_{name}": title for name, title in outcome.task_titles.items()}
@@ -166,7 +165,7 @@ def format_gap(pairs: Sequence[tuple[float, float]]) -> str:
 def _make_page(outcome: Outcome) -> ExperimentPage:
     plan = outcome.plan
     counts = Counter(checked.verdict for checked in outcome.claims)
-    facts = [Fact(_with_marker(verdict), str(counts[verdict]), "of the claims below") for verdict in _MARKERS]
+    facts = [Fact(_mark(verdict), str(counts[verdict]), "of the claims below") for verdict in _MARKERS]
     colors = {name: series_color(number) for number, name in enumerate(plan.variants)}
     return ExperimentPage(
         title=plan.experiment.title,
@@ -192,7 +191,8 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
 # ---------------------------------------------------------------- claims
 
 
-def _with_marker(verdict: Verdict) -> str:
+def _mark(verdict: Verdict) -> str:
+    """Return the verdict with its symbol in front."""
     return f"{_MARKERS[verdict]} {verdict}"
 
 
@@ -202,22 +202,22 @@ def _make_claim_section(checked: CheckedClaim) -> ClaimSection:
     for finding in checked.findings:
         mean = _format_value(finding, finding.mean)
         seeds = "  ".join(_format_value(finding, value) for value in finding.by_seed.values()) or "none"
-        rows.append([str(finding.condition), mean, _format_bounds(finding), seeds, _with_marker(finding.verdict)])
+        rows.append([str(finding.condition), mean, _format_bounds(finding), seeds, _mark(finding.verdict)])
     table = Table(["condition", "mean", "bounds", "by seed", "verdict"], rows)
-    return ClaimSection(_with_marker(checked.verdict), claim.statement, claim.source, claim.margin, table)
+    return ClaimSection(_mark(checked.verdict), claim.statement, claim.source, claim.margin, table)
 
 
 def _format_value(finding: Finding, value: float | None) -> str:
     if value is None:
         return "not measured"
-    # A ratio of counts (`over`) is not a count.
+    # All values in the condition may be counts, but a ratio of counts (`over`) is none.
     is_count = finding.condition.is_exact and finding.condition.over is None
     return f"{value:,.0f}" if is_count else f"{value:.4g}"
 
 
 def _format_bounds(finding: Finding) -> str:
     if finding.low is None or finding.high is None:
-        return "no bounds from a single seed" if finding.by_seed else ""
+        return "no bounds from a single seed" if finding.by_seed else ""  # "" if nothing was measured
     return "exact" if finding.low == finding.high else f"{finding.low:.4g} … {finding.high:.4g}"
 
 
@@ -234,13 +234,17 @@ def _tabulate_values(outcome: Outcome) -> Table:
         if name in outcome.diverged:
             title += f" ({outcome.diverged[name]} diverged)"
         num_seeds = max((len(outcome.by_seed(name, metric)) for metric in headers), default=0)
-        notes = [] if plan.experiment.is_counted else [count_of(num_seeds, "seed").replace(" ", "\N{NO-BREAK SPACE}")]
+        seeds = f"{num_seeds}\N{NO-BREAK SPACE}seed{'s' if num_seeds != 1 else ''}"
+        notes = [] if plan.experiment.is_counted else [seeds]
         rows.append([Cell(title, notes), *(_value_cell(outcome, name, metric) for metric in headers)])
     return Table(["ours", *headers.values()], rows)
 
 
 def _value_cell(outcome: Outcome, variant: str, metric: str) -> Cell:
-    """Return the median over seeds, with each seed's value and the standard error of the mean unless it is a count."""
+    """Return the median over seeds, with each seed's value and the standard error of the mean below it.
+
+    A count, and the value of a single seed, have nothing below them.
+    """
     median = outcome.median(variant, metric)
     if median is None:
         return Cell("–")
@@ -290,7 +294,7 @@ def _tabulate_paper(outcome: Outcome, table: PaperTable) -> tuple[str, Table]:
 
 
 def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw Figure 1, how far each layer moves its input, with a line for each run, if the recipe requests it."""
+    """Draw Figure 1, how far each layer moves its input, with a line for each run; empty if it is not in the recipe."""
     if "layers" not in outcome.plan.experiment.plots:
         return []
     drawings = []
@@ -298,7 +302,7 @@ def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
         series = [
             LineSeries(list(enumerate(layers, start=1)), color, "marked")
             for variant, color in colors.items()
-            for layers in outcome.layer_distances.get(variant, {}).get(metric, [])
+            for layers in outcome.layer_steps.get(variant, {}).get(metric, [])
         ]
         if series:
             image = figures.draw_curves(series, from_zero=True, x_label="layer")
@@ -333,7 +337,7 @@ def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
     if len(set(counts.values())) < 2:
         return []
     if outcome.plan.experiment.is_counted:
-        # `draw_dots` multiplies by 100, so parameters divided by 1e8 are shown in millions.
+        # `draw_dots` shows scores times 100, so 1e8 parameters are shown as 100 million.
         rows = [DotRow(titles[name], [count / 1e8], count / 1e8, colors[name]) for name, count in counts.items()]
         image = figures.draw_dots(rows)
         return [Figure("Parameters", "Parameters of every model, in millions", image, "Millions.")]
@@ -362,13 +366,13 @@ def _format_command(plan: ExperimentPlan) -> str:
     options = [("--text", source) for source in request.text]
     options += [("--extra-text", source) for source in request.extra_text]
     options += [("-s", change) for change in request.changes]
-    single = {
+    single_values = {
         "--data": request.data,
         "--tasks": request.tasks,
         "--minimal-pairs": request.minimal_pairs,
         "--seeds": request.seeds,
     }
-    options += [(option, str(value)) for option, value in single.items() if value is not None]
+    options += [(option, str(value)) for option, value in single_values.items() if value is not None]
     return shlex.join([*words, *itertools.chain.from_iterable(options)])
 
 

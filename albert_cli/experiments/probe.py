@@ -17,7 +17,7 @@ import math
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,7 +27,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from albert_cli import config, store
-from albert_cli.config import RecipeValues
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.records import read_data_facts
@@ -37,7 +36,7 @@ from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.experiments.minimal_pairs import read_minimal_pairs, score_minimal_pairs
 from albert_cli.experiments.probe_scores import DepthScores, LayerDistances, ProbeScores, TextScores
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
@@ -79,39 +78,37 @@ def probe(
     the trained layers they repeat. minimal_pairs: a file of minimal pairs to score, too.
     Raises `CheckpointError` without a masked-language head, and `ConfigError` if the data have another vocabulary.
     """
-    # The inputs are read first, so that an error in one of them ends the command at once.
-    pairs_to_score = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else None
+    grammar_pairs = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     vocabulary = hub.load_vocabulary(pretrained)
     text = _load_text(data, vocabulary, checkpoint)
-    run_settings = _sampling_settings(pretrained)
-    probe_settings = _sampling_settings(pretrained, overrides)
-    torch_device = choose_device(device)
+    pairs = _pair_settings(pretrained, overrides)
+    target = choose_device(device)
     model = PretrainingModel(pretrained.config)
-    hub.load_weights(model, pretrained, hub.LoadPolicy.MASKED_LANGUAGE)
+    loading.load_weights(model, pretrained, loading.LoadPolicy.MASKED_LANGUAGE)
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    prepare_model(model, settings, torch_device)
+    prepare_model(model, settings, target)
     model.eval()
-    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=probe_settings, train=settings), text)
-    pair_scores = None
-    if pairs_to_score is not None:
-        pair_scores = score_minimal_pairs(model, vocabulary, pairs_to_score, torch_device)
+    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), text)
+    batches = _sample_batches(job)
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
-    batches = list(_iter_batches(job))
+    minimal_pair_scores = None
+    if grammar_pairs:
+        minimal_pair_scores = score_minimal_pairs(model, vocabulary, grammar_pairs, target)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # include a layer's LayerNorms
+    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
     return ProbeScores(
         checkpoint=pretrained.directory,
         fingerprint=store.fingerprint(pretrained.directory),
         sequences=sequences,
-        data=probe_settings,
+        data=pairs,
         parameters=sum(sizes.values()),
         block_parameters=sum(size for name, size in sizes.items() if name.startswith(block_prefixes)),
         layers=len(model.config.blocks()),
-        text=_score_text(job, run_settings, has_pair_head),
+        text=_score_text(job, _pair_settings(pretrained), has_pair_head),
         distances=_layer_distances(job, batches),
         depths=_scores_by_depth(job, batches, layers) if layers else None,
-        minimal_pairs=pair_scores,
+        minimal_pairs=minimal_pair_scores,
     )
 
 
@@ -129,25 +126,23 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
         hint = f"build the data with --vocab {checkpoint}"
         raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", hint)
     entropy = read_data_facts(data).unigram_entropy_nats if heldout.n_tokens else corpus.unigram_entropy()
-    # The job samples from the training corpus, and evaluates nothing on the held-out one.
-    return PretrainingCorpora(train=corpus, heldout=corpus, vocabulary=vocabulary, unigram_entropy=entropy)
+    return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 
 
-def _sampling_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
+def _pair_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()) -> PairSettings:
     """Return the sampling settings of the run that trained a checkpoint, changed by the overrides.
 
     A checkpoint without `recipe.toml` gets the default settings. Raises `ConfigError` if sequences would be longer than
     the model has positions.
     """
-    positions = checkpoint.config.max_position_embeddings
-    values: RecipeValues = {"max_seq_length": min(512, positions)}
     recipe = checkpoint.directory / "recipe.toml"
-    if store.exists_or_is_listed(recipe):
-        section = store.read_toml(recipe).get("data", {})
-        if not isinstance(section, dict):
-            raise CheckpointError(f"{recipe}: data is not a section", "restore the file from the run")
-        names = {field.name for field in dataclasses.fields(PairSettings)}
-        values |= {key: value for key, value in section.items() if key in names}
+    run_settings = store.read_toml(recipe).get("data", {}) if store.exists_or_is_listed(recipe) else {}
+    if not isinstance(run_settings, dict):
+        raise CheckpointError(f"{recipe}: data is not a section", "restore the file from the run")
+    names = {field.name for field in dataclasses.fields(PairSettings)}
+    positions = checkpoint.config.max_position_embeddings
+    values = {"max_seq_length": min(512, positions)}
+    values |= {key: value for key, value in run_settings.items() if key in names}
     pairs = config.load_recipe(ProbeRecipe, {"data": values}, overrides).data
     if pairs.max_seq_length > positions:
         raise ConfigError(
@@ -155,6 +150,17 @@ def _sampling_settings(checkpoint: hub.Checkpoint, overrides: Sequence[str] = ()
             f"use -s data.max_seq_length={positions}",
         )
     return pairs
+
+
+def _sample_batches(job: PretrainingJob) -> list[PackedBatch]:
+    """Sample the sequences for the distances and for the depths, masked, with segments in the order of the text."""
+    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
+    count = job.settings.train.eval_sequences
+    batches = []
+    for start in range(0, count, _MICRO_BATCH):
+        index = np.arange(start, min(start + _MICRO_BATCH, count))
+        batches.append(sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index))
+    return batches
 
 
 @torch.inference_mode()
@@ -166,6 +172,7 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
     """
     pairs = job.settings.data
     mlm = _mean_scores(job, pairs)
+    # The same sequences as for `mlm_accuracy`; only the masks differ.
     run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
     run_mlm = mlm if run_pairs == pairs else _mean_scores(job, run_pairs)
     estimates = {name: mlm[name] for name in ("mlm_loss", "mlm_accuracy")}
@@ -195,45 +202,33 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
     pairs = dataclasses.replace(pairs, sentence_loss=rule)
     job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
     count = job.settings.train.eval_sequences
-    size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))  # so that every group has a batch
-    # By metric, the sum and the number of items of each jackknife group. Batches belong to the groups in turn.
-    totals: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
+    size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))
+    # By metric, for each jackknife group the sum and the number of items. Batches belong to the groups in turn.
+    sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for number, start in enumerate(range(0, count, size)):
+        group = number % JACKKNIFE_GROUPS
         index = np.arange(start, min(start + size, count))
         for name, sum_and_count in job.evaluate_examples(job.corpora.train, pairs, index).items():
-            totals[name][number % JACKKNIFE_GROUPS] += sum_and_count
-    return {
-        name: jackknife_mean(sums=groups[:, 0], counts=groups[:, 1])
-        for name, groups in totals.items()
-        if groups[:, 1].any()
-    }
+            sums[name][group] += sum_and_count
+    return {name: jackknife_mean(groups[:, 0], groups[:, 1]) for name, groups in sums.items() if groups[:, 1].any()}
 
 
 # ---------------------------------------------------------------- Figure 1
 
 
-def _iter_batches(job: PretrainingJob) -> Iterator[PackedBatch]:
-    """Yield the scored sequences with masked tokens, whose segments are in the order of the text."""
-    pairs = dataclasses.replace(job.settings.data, sentence_loss="none")
-    count = job.settings.train.eval_sequences
-    for start in range(0, count, _MICRO_BATCH):
-        index = np.arange(start, min(start + _MICRO_BATCH, count))
-        yield sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index)
-
-
 def _layer_distances(job: PretrainingJob, batches: Sequence[PackedBatch]) -> LayerDistances:
     """Return the distances of Figure 1 on text without masks, because tasks have none either."""
-    by_layer = _measure_distances(job, batches)
+    distances = _measure_distances(job, batches)
     summaries: dict[str, float] = {}
     for name in ("l2", "degrees"):
-        values = by_layer[name]
+        values = distances[name]
         summaries |= {f"{name}_mean": statistics.fmean(values), f"{name}_last": values[-1]}
         if len(values) > 1:
             neighbors = itertools.pairwise(values)
             summaries[f"{name}_variation"] = statistics.fmean(abs(second - first) for first, second in neighbors)
     return LayerDistances(
         masked_tokens=sum(len(batch.masked_index) for batch in batches),
-        by_layer={name: [round(value, 6) for value in values] for name, values in by_layer.items()},
+        by_measure={name: [round(value, 6) for value in values] for name, values in distances.items()},
         summaries={name: round(value, 6) for name, value in summaries.items() if math.isfinite(value)},
     )
 
@@ -250,27 +245,27 @@ def _measure_distances(
     depth: the number of layers to run, as in `Encoder.forward`.
     """
     tokens = 0
-    sums = torch.zeros(())  # becomes [layers, measures] with the first batch
+    sums = torch.zeros(())  # after the first batch [layers, measures]
     for batch in batches:
         unmasked = dataclasses.replace(batch, ids=original_ids(batch))
         tokens += len(unmasked.ids)
-        batch_sums = []
+        layer_sums = []  # for each layer the sums over tokens, [measures]
         states = job.model.encoder.iterate_layers(pack(unmasked, job.device), depth=depth)
-        x_TH = next(states).float()  # the input of the current layer
-        previous_TH = x_TH  # the input of the layer before it
+        x_TH = next(states).float()
+        previous_TH = x_TH
         for state_TH in states:
             y_TH = state_TH.float()
             cosine_T = F.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
-            distances = [
+            measures = [
                 (y_TH - x_TH).norm(dim=-1),
                 cosine_T,
                 torch.rad2deg(cosine_T.acos()),
                 (y_TH - previous_TH).norm(dim=-1),
             ]
-            batch_sums.append(torch.stack([distance_T.sum() for distance_T in distances]))
+            layer_sums.append(torch.stack([measure_T.sum() for measure_T in measures]))
             previous_TH = x_TH
             x_TH = y_TH
-        sums = sums + torch.stack(batch_sums)
+        sums = sums + torch.stack(layer_sums)
     means = (sums.cpu() / tokens).T.tolist()
     return dict(zip(("l2", "cosine", "degrees", "two_back"), means, strict=True))
 
@@ -300,8 +295,7 @@ def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers
             masked_tokens += len(labels)
             for depth in depths:
                 start = time.perf_counter()
-                logits = model(tokens, depth=depth).masked
-                correct[depth] += int(count_correct(logits, labels))  # `int` waits for the device
+                correct[depth] += int(count_correct(model(tokens, depth=depth).masked, labels))  # waits for the device
                 seconds[depth] += time.perf_counter() - start
     return DepthScores(
         layers=layers,
@@ -318,8 +312,8 @@ def classify_convergence(l2: Sequence[float], two_back: Sequence[float], trained
     """Classify the hidden states at the last depth, from the distances of `_measure_distances` for each layer.
 
     They converge if the last layer moves its input by less than a tenth of the mean distance of the `trained` layers.
-    They oscillate if the layer returns: its output is closer to the input of the layer before it than half the distance
-    that the layer moves its input. Otherwise they keep moving.
+    They oscillate if the last layer undoes the move of the layer before it: |x(d) - x(d-2)| is less than half of
+    |x(d) - x(d-1)|. Otherwise they keep moving.
     """
     if l2[-1] < _CONVERGED_FRACTION * statistics.fmean(l2[:trained]):
         return "converges"

@@ -27,12 +27,12 @@ class TextScores:
 class LayerDistances:
     """Figure 1: how far each layer moves its input.
 
-    `by_layer` has the distances between the input and the output of each layer, by measure (`l2`, `degrees`, …).
+    `by_measure` are the distances between the input and the output of each layer, by measure (`l2`, `degrees`, …).
     `summaries` are statistics of these distances over the layers (`l2_mean`, `degrees_last`, …).
     """
 
     masked_tokens: int  # number of masked tokens in the scored text; the key in `--json` is `masked_words`
-    by_layer: dict[str, list[float]]
+    by_measure: dict[str, list[float]]
     summaries: dict[str, float]
 
 
@@ -85,7 +85,7 @@ class ProbeScores:
             **self.text.values,
             "without_parts": self.text.without_groups,
             "masked_words": self.distances.masked_tokens,
-            "layer_steps": self.distances.by_layer,
+            "layer_steps": self.distances.by_measure,
             **self.distances.summaries,
         }
         if self.depths is not None:
@@ -124,8 +124,8 @@ def format_probe(probed: ProbeScores) -> str:
     unit = "words" if pairs.whole_word else "tokens"
     note = f"Sequences of at most {pairs.max_seq_length} tokens, masked n-grams of up to {pairs.ngram} {unit}."
     parts = [f"{console.format_table((probed.checkpoint.name, ''), scores)}\n{note}"]
-    by_layer = probed.distances.by_layer
-    distances = zip(by_layer["l2"], by_layer["degrees"], by_layer["cosine"], strict=True)
+    by_measure = probed.distances.by_measure
+    distances = zip(by_measure["l2"], by_measure["degrees"], by_measure["cosine"], strict=True)
     rows = [
         (str(layer), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
         for layer, (l2, degrees, cosine) in enumerate(distances, start=1)

@@ -1,11 +1,11 @@
 """Write the table of the experiment `long-inputs`: recall a word that a long text states once, beyond position 512.
 
-An example is about 620 consecutive words of any text. A sentence that states a key word is inserted into it, and a
-question at the end asks for the key word. A model that reads only the first 512 tokens can do no better than guess
-among four words. A model that reads everything has to find one sentence among about fifty. A hash of an example's name,
-such as `dev-17`, chooses the sentences, the key word and its position.
+An example is about 620 consecutive words of any text. One additional sentence states the key word, and another one at
+the end asks for the key word. A model that reads only the first 512 tokens can do no better than guess among four
+words. A model that reads everything has to find one sentence among about fifty. A hash of an example's name, such as
+`dev-17`, chooses the sentences, the key word and its position.
 
-The plan of the experiment has a stage `table`, which runs `main`.
+The experiment has a stage `table`, a step of its plan. This stage runs `main`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _read_sentences(source: str) -> dict[str, list[str]]:
 def _find_last_start(word_counts: Sequence[int]) -> int:
     """Return the index of the last sentence with which an example of `WORDS` words can begin.
 
-    A text with a result of 0 or -1 is too short: all its sentences together give at most one example.
+    It is 0 or less if the text has no more than one example.
     """
     start = len(word_counts) - 1
     while start > 0 and sum(word_counts[start:]) < WORDS:
@@ -89,7 +89,7 @@ def _make_row(sentences: Sequence[str], word_counts: Sequence[int], last_start: 
     key_word = KEY_WORDS[int(hash_to_unit_interval(f"{name} label") * len(KEY_WORDS))]
     chosen: list[str] = []
     key_index = 0  # of the key word's sentence among the chosen ones, after at least `words_before_key` words
-    words = 0  # of the chosen sentences
+    words = 0
     while words < WORDS and index < len(sentences):
         if words < words_before_key:
             key_index += 1

@@ -24,7 +24,6 @@ from albert_cli.experiments.metrics import (
     METRICS,
     SMALLEST_DIFFERENCE,
     is_score,
-    is_task_score,
     list_tasks,
 )
 
@@ -45,7 +44,7 @@ class ExperimentScale:
     changes: RecipeValues = field(default_factory=dict)
     """Changes to the base recipe, applied before the variant's changes."""
     borrow: ScaleName | None = None
-    """A scale whose changes to the variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
+    """The scale whose changes to the variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
     step_fraction: float = 1.0
     """The fraction of a variant's pretraining steps that this scale runs."""
     text: tuple[str, ...] = ("docs:",)
@@ -187,7 +186,7 @@ class Condition:
 
     @property
     def smallest_difference(self) -> float:
-        """The difference that counts as none if the condition claims only that one accuracy or score is higher."""
+        """The largest difference that counts as none: 0, unless the claim is only that one score is higher."""
         if self.bound == 0 and self.minus and all(map(is_score, self.metrics)):
             return SMALLEST_DIFFERENCE
         return 0.0
@@ -235,7 +234,7 @@ class PaperClaim:
     @property
     def compares_tasks(self) -> bool:
         """True if the statement is about scores of fine-tuned models: `task_NAME`, `tasks_mean` and the like."""
-        return any(is_task_score(metric) for condition in self.conditions for metric in condition.metrics)
+        return any(metric.startswith("task") for condition in self.conditions for metric in condition.metrics)
 
 
 @dataclass(frozen=True)
@@ -308,9 +307,9 @@ def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
     """Check an experiment's values as parsed from TOML; raise `ConfigError` with the key that is invalid."""
     values = {**values, "scales": _borrow_scales(values.get("scales", {}))}
     experiment = dataclasses.replace(config.validate_recipe(Experiment, values, name), name=name)
-    if wrong := set(experiment.scales) ^ set(SCALES):
-        listed = ", ".join(sorted(wrong))
-        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; unknown or missing: {listed}")
+    if wrong_scales := set(experiment.scales).symmetric_difference(SCALES):
+        wrong = ", ".join(sorted(wrong_scales))
+        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; unknown or missing: {wrong}")
     _check_variant_names(experiment)
     _check_cycles(experiment)
     _check_metrics(experiment)
@@ -318,13 +317,13 @@ def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
     return experiment
 
 
-def _borrow_scales(scales: object) -> object:
+def _borrow_scales(scales: Any) -> Any:
     """Return the scales with the variants, changes and extra text of a borrowed scale as defaults."""
     if not isinstance(scales, Mapping) or not all(isinstance(scale, Mapping) for scale in scales.values()):
         return scales  # validation reports the wrong type
     merged = {}
     for name, scale in scales.items():
-        borrowed = scales.get(str(scale.get("borrow")), {})  # `str`, because the value may be of a wrong type
+        borrowed = scales.get(str(scale.get("borrow")), {})  # `str`, because the type is validated later
         defaults = {key: borrowed[key] for key in ("variants", "changes", "extra_text") if key in borrowed}
         merged[name] = config.merge_values(defaults, scale)
     return merged
@@ -332,7 +331,7 @@ def _borrow_scales(scales: object) -> object:
 
 def _check_variant_names(experiment: Experiment) -> None:
     """Raise `ConfigError` if the value of a key that names a variant is not the name of one."""
-    names: list[tuple[str, str | None]] = []  # keys and their values
+    names: list[tuple[str, str | None]] = []  # each key that names a variant, with its value
     for variant in experiment.variants.values():
         names += [("after", variant.after), ("match_time_of", variant.match_time_of), ("teacher", variant.teacher)]
         names += [("members", name) for name in variant.members]
@@ -362,6 +361,7 @@ def _check_cycles(experiment: Experiment) -> None:
 
 
 def _check_metrics(experiment: Experiment) -> None:
+    """Raise `ConfigError` if `metrics` lists an unknown metric, or one of a task, which has a column in any case."""
     for metric in experiment.metrics:
         if metric.startswith("task_"):
             raise ConfigError(f"{experiment.name}: {metric} always has a column", "remove it from metrics")
@@ -369,11 +369,13 @@ def _check_metrics(experiment: Experiment) -> None:
 
 
 def _check_claims(experiment: Experiment) -> None:
+    """Raise `ConfigError` if a claim has no conditions, an invalid reference, or no `learned` although it needs one."""
     origin = experiment.name
     for claim in experiment.claims:
         if not claim.conditions:
-            message = f"{origin}: claim without conditions: {claim.statement}"
-            raise ConfigError(message, "add [[claims.conditions]] to it")
+            raise ConfigError(
+                f"{origin}: claim without conditions: {claim.statement}", "add [[claims.conditions]] to it"
+            )
         for reference in claim.learned:
             if split_reference(reference)[1] not in LEARNED_ABOVE:
                 choices = f"VARIANT.{'|'.join(LEARNED_ABOVE)}"
@@ -383,12 +385,13 @@ def _check_claims(experiment: Experiment) -> None:
             raise ConfigError(
                 f"{origin}: claim needs `learned`, the models that must have learned: {claim.statement}", hint
             )
-        for reference in (name for condition in claim.all_conditions for name in condition.references):
-            variant, metric = split_reference(reference)
-            if not metric or variant not in experiment.variants:
-                hint = f"variants: {', '.join(experiment.variants)}"
-                raise ConfigError(f"{origin}: {reference!r} is not VARIANT.METRIC of this experiment", hint)
-            _check_metric(experiment, metric)
+        for condition in claim.all_conditions:
+            for reference in condition.references:
+                variant, metric = split_reference(reference)
+                if not metric or variant not in experiment.variants:
+                    hint = f"variants: {', '.join(experiment.variants)}"
+                    raise ConfigError(f"{origin}: {reference!r} is not VARIANT.METRIC of this experiment", hint)
+                _check_metric(experiment, metric)
 
 
 def _check_metric(experiment: Experiment, metric: str) -> None:

@@ -47,7 +47,7 @@ from albert_cli.work_plan import PLAN_FILE, STAGE_LOCKS, locked_unit, record_pla
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command; returns exit code and standard output
 # Stages that run a module of this package; see `plan.MODULES`.
 _MODULE_COMMANDS: Mapping[StageKind, Invoke] = {"table": recall_table.main, "pairs": word_order_pairs.main}
-_MAX_LOCK_SECONDS = 600.0  # the longest wait for a process of a killed run that is still writing
+_MAX_LOCK_SECONDS = 600.0  # that a stage waits for a process of a killed run that is still writing
 _LOCK_POLL_SECONDS = 5.0
 
 
@@ -56,7 +56,7 @@ class FinishedCommand:
     """A finished command: exit code, standard output and wall-clock seconds."""
 
     exit_code: int
-    stdout: str
+    printed: str
     seconds: float
 
 
@@ -90,8 +90,9 @@ def reproduce_experiment(
         deadline = started + parse_duration(max_time, "--max-time")
     gpus = torch.cuda.device_count() if choose_device(request.device).type == "cuda" else 0
     plan = make_plan(recipe.load_experiment(name), request)
-    for reason in _find_unreadable_text(plan).values():
-        raise InputError(reason, _suggest_other_text(plan))
+    unreadable = list(_find_unreadable_text(plan).values())
+    if unreadable:
+        raise InputError(unreadable[0], _suggest_other_text(plan))
     _warn_about_limits(plan)
     max_jobs = jobs if jobs is not None else max(1, gpus // request.nproc)
 
@@ -107,7 +108,7 @@ def reproduce_experiment(
         for speed in plan.speeds:
             num_finished += run([speed])
             if executor.is_stop_requested():
-                raise _make_interrupted(plan)
+                raise _stopped(plan)
         plan = make_plan(plan.experiment, request)  # the measured speeds determine the steps of other stages
         with recorded_plan(_plan_path(plan), _list_units(plan)):
             num_finished += run(list(plan.stages.values()))
@@ -146,8 +147,8 @@ def run_array_job(
 ) -> tuple[dict[str, object], str]:
     """Run stages that no other job of the array runs, until all are finished, and write the report.
 
-    Return the output of `--json`, and the text. A job waits while every unfinished stage is running in another job or
-    needs an unfinished stage, and at the end while another process has locked the output directory.
+    Return the output of `--json`, and the text. A job waits while every unfinished stage runs in another job, or needs
+    an unfinished stage, and while another process has locked the output directory.
     """
     started = time.monotonic()
     num_finished = 0
@@ -164,7 +165,8 @@ def run_array_job(
         offset = array_job.index * len(unfinished) // array_job.count
         candidates = [*unfinished[offset:], *unfinished[:offset]]
         ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
-        if any(_run_unless_locked(plan, stage, invoke) for stage in ready):  # ends with the first stage that was run
+        # `any` ends at the first stage that this job runs; then the job looks again at what other jobs have finished.
+        if any(_run_unless_locked(plan, stage, invoke) for stage in ready):
             num_finished += 1
         else:
             console.info(f"waiting for other jobs; {count_of(len(unfinished), 'stage')} left")
@@ -200,8 +202,8 @@ def run_stages(
 ) -> int:
     """Run the unfinished stages among `stages` and the stages they need; return the number of stages that were run.
 
-    Stages run in this process if they run one at a time, in a single rank and without a cluster. Otherwise every stage
-    runs in a separate process.
+    Stages run in this process if they run one at a time, in a single rank and without a cluster; otherwise every stage
+    has its own process.
 
     max_jobs: the number of stages to run at a time. gpus: the number of GPUs to share among them. max_time: in seconds.
     Raises `Interrupted` after a stop request and after `max_time`, and `AlbertError` with the exit code of a stage's
@@ -241,8 +243,8 @@ def run_stages(
     try:
         executor.run_items(items, limits, record, max_time)
     except Interrupted:
-        if plan.unfinished(stages):  # the last stage may have finished in spite of the stop
-            raise _make_interrupted(plan) from None
+        if plan.unfinished(stages):
+            raise _stopped(plan) from None
     return len(unfinished)
 
 
@@ -274,48 +276,49 @@ def _describe_time_left(plan: ExperimentPlan, seconds: Mapping[StageKind, Sequen
 def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:
     """Return the reason for each source that unfinished stages need and cannot read.
 
-    Only sources on the Hub and those that the user names are checked; the others are installed with the package.
+    Checked are the sources on the Hub and those that the user names; the others are installed with the package.
     """
     unfinished = plan.unfinished(list(plan.stages.values()))
     texts = [stage.facts["text"] for stage in unfinished if stage.kind in ("vocabulary", "data", "table")]
     user_sources = {*plan.request.text, *plan.request.extra_text}
     unreadable = {}
-    for source in dict.fromkeys(itertools.chain.from_iterable(texts)):  # each source once
-        if source.startswith("hf:") or source in user_sources:
-            try:
-                check_readable(source)
-            except InputError as error:
-                unreadable[source] = error.message
+    for source in dict.fromkeys(itertools.chain.from_iterable(texts)):  # several stages read the same source
+        if not source.startswith("hf:") and source not in user_sources:
+            continue
+        try:
+            check_readable(source)
+        except InputError as error:
+            unreadable[source] = error.message
     return unreadable
 
 
 def _suggest_other_text(plan: ExperimentPlan) -> str:
-    """Return a hint that names the alternative texts of the scale."""
+    """Return the remedy for a source that cannot be read."""
     alternatives = plan.scale.alternative_text
     examples = f", such as {', '.join(alternatives)}" if alternatives else ""
     return f"use --text SOURCE to choose other text{examples}"
 
 
 def _warn_about_limits(plan: ExperimentPlan) -> None:
-    """Print which tasks are skipped or not used, and why claims cannot be decided."""
+    """Warn about tasks and texts that are skipped, and about claims that the run cannot decide, by reason."""
     for name, reason in plan.skipped.items():
         console.warn(f"{name} is skipped: {reason}")
     _print_unused_tasks(plan)
-    reasons = Counter(judge_decidability(plan, claim).reason for claim in plan.claims)
-    for reason, number in reasons.items():
-        if reason:  # "" counts the claims that the run can decide
+    reasons = [judge_decidability(plan, claim).reason for claim in plan.claims]
+    for reason, number in Counter(reasons).items():
+        if reason:  # "" is for the claims that the run can decide
             console.warn(f"this run cannot decide {count_of(number, 'claim')}, which --dry-run lists: {reason}")
 
 
 def _print_unused_tasks(plan: ExperimentPlan) -> None:
     """Print that the files of `--tasks` are not used, if all tasks of the scale are made from the text."""
     tasks = plan.scale.tasks
-    if plan.request.tasks is not None and tasks and not {*tasks} - {RECALL_TASK, WORD_ORDER_TASK}:
+    if plan.request.tasks is not None and tasks and {RECALL_TASK, WORD_ORDER_TASK}.issuperset(tasks):
         console.info(f"--tasks is not used: this scale has the task {' and '.join(tasks)}, made from the text")
 
 
-def _make_interrupted(plan: ExperimentPlan) -> Interrupted:
-    """Return the exception for a stopped experiment, whose message counts the finished stages."""
+def _stopped(plan: ExperimentPlan) -> Interrupted:
+    """Return the error that ends a stopped run, with the number of finished stages."""
     finished = sum(plan.is_finished(stage) for stage in plan.stages.values())
     out = plan.request.out
     return Interrupted(
@@ -340,17 +343,14 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
     with contextlib.ExitStack() as stack:
         if prefix:
             stack.enter_context(contextlib.redirect_stderr(_PrefixedStream(prefix, sys.stderr)))
-        exit_code, stdout = command(stage.argv)
-    return FinishedCommand(exit_code, stdout, time.monotonic() - started)
+        exit_code, printed = command(stage.argv)
+    return FinishedCommand(exit_code, printed, time.monotonic() - started)
 
 
 def _wait_for_lock(directory: Path) -> None:
-    """Wait until no process of a killed run writes to the directory.
-
-    Raises `BusyError` after ten minutes, and after a stop request.
-    """
+    """Wait until no process of a killed run writes to the directory; raise `BusyError` after ten minutes."""
     started = time.monotonic()
-    while (directory / ".lock").is_file():  # a directory that no run has locked before is free
+    while (directory / ".lock").is_file():  # without this file, no process has ever locked the directory
         try:
             with store.lock(directory):
                 return
@@ -389,9 +389,9 @@ def _record_stage(plan: ExperimentPlan, stage: Stage, finished: FinishedCommand)
         console.warn(f"{stage.title}: diverged, or starts from a diverged run; the other stages continue")
         store.write_json(plan.result_path(stage), record | {"diverged": True})
     elif finished.exit_code == 0:
-        store.write_json(plan.result_path(stage), record | {"result": json.loads(finished.stdout)})
+        store.write_json(plan.result_path(stage), record | {"result": json.loads(finished.printed)})
     elif finished.exit_code == Interrupted.exit_code or executor.is_stop_requested():
-        raise _make_interrupted(plan)
+        raise _stopped(plan)
     else:
         message = f"{stage.title}: ended with exit code {finished.exit_code}: {stage.command}"
         error = AlbertError(message, "see its error message above")

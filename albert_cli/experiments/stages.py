@@ -44,8 +44,7 @@ from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
-# A probe of word order needs only the minimal pairs, but `albert probe` always scores sequences of text, too.
-_WORD_ORDER_SEQUENCES = 64
+_MIN_SEQUENCES = 64  # sequences of text in a probe for minimal pairs, because `albert probe` always scores text too
 _SPEED_ROUNDS = 15  # timed steps of `albert bench pretrain`, which measures the speed of a variant
 _BYTES_PER_WEIGHT = 4  # fine-tuned models are saved in fp32
 
@@ -159,11 +158,11 @@ class _Planner:
     task_recipes: Mapping[str, FinetuneRecipe | None]  # by available task; None for a task without a recipe
 
     def plan_pretraining(self, name: str, seed: int) -> VariantRun:
-        """Plan the pretraining of a variant, and of the runs that it starts from or distils from."""
+        """Plan the pretraining of a variant, and before it the runs that it starts from or distils from."""
         variant = self.experiment.variants[name]
         base, values = self._scheduled_settings(name, seed)
-        # The stage's facts refer to the parent run by its id, and the command by its directory. So the section
-        # `warm_start` is removed from the recipe here, and added to both below.
+        # The other runs that this run needs are identified twice: by their stages' ids in `facts`, and by their
+        # directories in `run_directories`, which the command gets as options. So `warm_start` is added to both below.
         warm_start = values.pop("warm_start", {})
         if variant.stacked:
             warm_start["stack"] = True
@@ -173,7 +172,7 @@ class _Planner:
         data = plan_data(self.request, self.scale, variant.text)
         facts: dict[str, object] = {"data": data.identity, "recipe": config.to_toml_values(recipe)}
         needs = list(data.needs)
-        directories: RecipeValues = {}  # changes to the recipe that refer to the directories of other runs
+        run_directories: RecipeValues = {}
         finished_steps = 0
         teacher_flops = 0.0  # per token
         if variant.after:
@@ -181,7 +180,7 @@ class _Planner:
             assert parent.pretrain is not None and parent.recipe is not None
             key = "continues" if variant.continues else "checkpoint"
             facts["warm_start"] = {key: parent.pretrain.id, **warm_start}
-            directories["warm_start"] = {key: self._directory(parent.pretrain), **warm_start}
+            run_directories["warm_start"] = {key: self._directory(parent.pretrain), **warm_start}
             needs.append(parent.pretrain)
             if variant.continues:
                 finished_steps = parent.recipe.schedule.total_steps
@@ -189,10 +188,10 @@ class _Planner:
             teacher = self.plan_pretraining(variant.teacher, seed)
             assert teacher.pretrain is not None and teacher.recipe is not None
             facts["teacher"] = teacher.pretrain.id
-            directories["distill"] = {"teacher": self._directory(teacher.pretrain)}
+            run_directories["distill"] = {"teacher": self._directory(teacher.pretrain)}
             needs.append(teacher.pretrain)
             teacher_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
-        options = _format_overrides(config.read_recipe(base), config.merge_values(values, directories))
+        options = _format_overrides(config.read_recipe(base), config.merge_values(values, run_directories))
         argv = ["pretrain", base, "--data", data.directory, "--out", OUT, *options]
         recipe = self._with_vocabulary_size(recipe)
         cost = pretraining_cost(recipe, finished_steps)
@@ -209,10 +208,7 @@ class _Planner:
         return dataclasses.replace(run, probe=self._plan_probe(run, run.pretrain), tasks=tasks)
 
     def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
-        """Plan an ensemble of fine-tuned models for each task.
-
-        runs: the runs that are already planned, including those of the ensemble's members.
-        """
+        """Plan an ensemble of fine-tuned models for each task; `runs` contains the runs of its members."""
         variant = self.experiment.variants[name]
         members = [run for run in runs if run.seed == seed and run.variant in variant.members]
         tasks = {}
@@ -221,7 +217,8 @@ class _Planner:
             data = plan_task_data(task, self.request, self.scale)
             argv = ["ensemble", task, *map(self._directory, needs), "--data", data.directory, "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
-            tasks[task] = create_stage(self.request, "task", title, {"together": task}, needs, argv)
+            facts = {"together": task}  # the members are in `needs`, whose ids are part of the stage's id
+            tasks[task] = create_stage(self.request, "task", title, facts, needs, argv)
         return VariantRun(name, seed, None, None, tasks=tasks)
 
     def match_wall_clock(self, name: str, other: str) -> MatchedWallClock:
@@ -235,20 +232,19 @@ class _Planner:
         _, values = self._variant_settings(name)
         values = config.apply_overrides(values, self.request.changes)
         recipe = self._with_vocabulary_size(self._validate(name, values))
-        other_steps = other_recipe.schedule.total_steps
-        step_flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps
-        other_step_flops = pretraining_cost(other_recipe).flops / other_steps
-        steps_by_flops = max(MIN_STEPS, round(other_steps * other_step_flops / step_flops))
+        steps = other_recipe.schedule.total_steps
+        flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps  # of a step
+        other_flops = pretraining_cost(other_recipe).flops / steps
+        steps_by_flops = max(MIN_STEPS, round(steps * other_flops / flops))
         seconds = self._read_speed(name)
         other_seconds = self._read_speed(other)
         if seconds and other_seconds:
-            return MatchedWallClock(other, other_steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
+            return MatchedWallClock(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
         speed = self.request.flops_per_second(name)
         other_speed = self.request.flops_per_second(other)
         if speed and other_speed:
-            seconds_by_flops = (step_flops / speed, other_step_flops / other_speed)
-            return MatchedWallClock(other, other_steps, steps_by_flops, seconds_by_flops)
-        return MatchedWallClock(other, other_steps, steps_by_flops, None)
+            return MatchedWallClock(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
+        return MatchedWallClock(other, steps, steps_by_flops, None)
 
     def plan_speed(self, name: str) -> Stage:
         """Plan the measurement of a variant's seconds per step with `albert bench pretrain`."""
@@ -274,7 +270,7 @@ class _Planner:
         """Plan the intrinsic scores.
 
         All variants are scored with the sampling settings of the scale, so that their scores can be compared. Only the
-        sequence length is lower for a model with fewer positions.
+        length of the sequences differs if a model has fewer positions.
         """
         base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
         pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
@@ -291,7 +287,7 @@ class _Planner:
         return create_stage(self.request, "probe", title, facts, [pretrain, *data.needs], argv)
 
     def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
-        """Plan the fine-tuning runs of a task, or for word order, which needs no fine-tuning, a probe."""
+        """Plan the fine-tuning runs of a task; word order needs none, and is planned as a probe."""
         scale = self.scale
         data = plan_task_data(task, self.request, scale)
         if task == WORD_ORDER_TASK:
@@ -307,9 +303,8 @@ class _Planner:
         """Plan a probe that scores the minimal pairs of word order."""
         data = self.probe_data
         facts = {"task": WORD_ORDER_TASK, "pairs": pairs.identity, "data": data.identity}
-        pairs_file = Path(pairs.directory) / PAIRS_FILE
-        argv = ["probe", self._directory(pretrain), "--data", data.directory]
-        argv += ["--sequences", str(_WORD_ORDER_SEQUENCES), "--minimal-pairs", str(pairs_file)]
+        argv = ["probe", self._directory(pretrain), "--data", data.directory, "--sequences", str(_MIN_SEQUENCES)]
+        argv += ["--minimal-pairs", str(Path(pairs.directory) / PAIRS_FILE)]
         needs = [pretrain, *pairs.needs, *data.needs]
         return create_stage(self.request, "task", f"{self._title(run)}: word order", facts, needs, argv)
 
@@ -318,8 +313,8 @@ class _Planner:
     def _variant_settings(self, name: str) -> tuple[str, RecipeValues]:
         """Return the name of a variant's base recipe, and its values with the changes of the scale and of the variant.
 
-        If the recipe has a vocabulary size, it is replaced by that of the data, with which it must agree. With `--data`
-        the vocabulary size is always set.
+        The vocabulary size is that of the data, with which it must agree. It is left out if the recipe has none, but
+        always set for `--data`.
         """
         variant = self.experiment.variants[name]
         at_scale = dict(variant.changes_at(self.scale.borrow or self.request.scale))
@@ -334,8 +329,8 @@ class _Planner:
     def _scheduled_settings(self, name: str, seed: int) -> tuple[str, RecipeValues]:
         """Return the name of a variant's base recipe, and the values of a run with this seed.
 
-        The number of steps is the recipe's times the scale's fraction. `-s` overrides it, and `match_time_of` overrides
-        both.
+        The number of steps is the recipe's, multiplied by the scale's `step_fraction`. `-s` replaces this number, and a
+        matched time replaces both.
         """
         base, values = self._variant_settings(name)
         schedule = values.get("schedule", {})

@@ -15,15 +15,15 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from albert_cli.report.collect import read_curves
-from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
 from albert_cli.results import TaskScore
 from albert_cli.tasks.metrics import scores
+from albert_cli.tasks.predictions import PredictionLine, prediction_kind, read_predictions
 
 JACKKNIFE_GROUPS: Final = 64  # more give a more precise error, and take more time
 JackknifeEstimate = NDArray[np.float64]  # [1 + JACKKNIFE_GROUPS]
@@ -77,8 +77,10 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     unknown with fewer than two intervals.
     """
     training, _ = read_curves(run)
-    points = [(step, time) for step, time in training.get("seconds", []) if step > 0 and time > 0]
-    intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # [intervals, 2]: steps and seconds
+    logged_steps = {step for step, _ in training.get("loss", [])}
+    times = training.get("seconds", [])
+    points = [(step, time) for step, time in times if step in logged_steps and step > 0 and time > 0]
+    intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
         return value_of_unknown_error(seconds)
@@ -87,7 +89,7 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
         return float(intervals[indices, 1].sum() / intervals[indices, 0].sum())
 
     pace = jackknife_examples(seconds_per_step, len(intervals))
-    return np.asarray(seconds * pace / pace[0])  # `seconds`, with the relative error of the pace
+    return np.asarray(seconds * pace / pace[0])
 
 
 def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -> dict[str, JackknifeEstimate]:
@@ -112,10 +114,9 @@ def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequenc
     """Return the estimate of a run's metric; the error is unknown unless predictions are spans, classes or numbers."""
     kind = prediction_kind(lines[0])
     if kind not in ("span", "class", "value"):
-        return value_of_unknown_error(0.0)  # any value: `jackknife_task` uses only the deviations from it
+        return value_of_unknown_error(0.0)  # the value does not matter: `jackknife_task` uses only the deviations
     if kind == "span":
-        key: Literal["f1", "em"] = "f1" if metric == "f1" else "em"
-        scores_N = np.array([line[key] for line in lines], np.float64)
+        scores_N = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)
         return jackknife_examples(lambda indices: float(scores_N[indices].mean()), len(lines))
     gold = [line["label"] for line in lines]
     predicted = [line["prediction"] for line in lines]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal, Self
 
 from albert_cli.errors import InputError
@@ -38,9 +39,7 @@ RecordMapper = Callable[[ValuesByColumn], dict[str, object]]  # returns the valu
 # The usual names of columns by role, for questions whose answer is a span of the context.
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
 # All usual names, in lower case. A line with two of them is the header of a table.
-USUAL_NAMES = frozenset(
-    name for names in (*COLUMN_NAMES.values(), *CHOICE_COLUMN_NAMES.values(), *_SPAN_COLUMNS.values()) for name in names
-)
+USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), *CHOICE_COLUMN_NAMES.values(), *_SPAN_COLUMNS.values()))
 _TEXT_ROLES = ("text", "text_pair", "question")
 
 
@@ -139,7 +138,7 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
     settings = TableSettings()
     indices = find_same_columns(header, names, settings) if names else find_text_columns(header, settings)
     columns = [header.columns[index] for index in indices]
-    if inputs and len(columns) != inputs:
+    if inputs != 0 and len(columns) != inputs:
         shown = " and ".join(map(repr, columns))
         expected = "pairs of texts" if inputs == 2 else "single texts"
         raise InputError(f"{header.origin}: the texts are in {shown}, but the model reads {expected}")
@@ -160,7 +159,7 @@ def _find_choice_roles(header: TextTable, layout: TableLayout) -> ColumnsByRole:
 
 
 def _find_span_roles(header: TextTable) -> ColumnsByRole:
-    # In reverse order, so that of columns that differ only in case the first one remains.
+    # If columns differ only in case, the first one must remain, so it is inserted last.
     columns_by_lowercase = {name.strip().lower(): name for name in reversed(header.columns)}
     roles: ColumnsByRole = {}
     for role, usual_names in _SPAN_COLUMNS.items():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,18 +24,18 @@ from albert_cli.inference.model import Precision, open_for_inference
 from albert_cli.inference.outputs import write_to_stdout
 from albert_cli.inference.predict import InferenceSummary, InputTotals, tokenize_rows
 from albert_cli.inference.run_ahead import run_ahead
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import AnyTask, as_any_task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.features import PairFeatures
+from albert_cli.tasks.features import Features
 from albert_cli.text.read_settings import OnBadBytes
 from albert_cli.training.device import autocast
 
 Pooling = Literal["mean", "cls", "pooler"]
 Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
-WriteVectors = Callable[[Sequence[InputRow[Any]], Vectors], None]  # writes the vectors [N, H] of N rows
+WriteVectors = Callable[[Sequence[InputRow], Vectors], None]  # writes the vectors [N, H] of N rows
 _ONE_OR_TWO_TEXTS = 0  # value of `Classification.inputs`: an input line is one text or a pair of texts
 # A task without labels and metrics, which only reads texts and pairs as a classifier does.
 TEXT_READER: AnyTask = as_any_task(Classification(name="", title="", metrics=(), inputs=_ONE_OR_TWO_TEXTS))
@@ -57,12 +57,12 @@ def load_encoder(checkpoint: hub.Checkpoint, pooling: Pooling) -> BareEncoder:
     if pooling == "pooler" and "encoder.pooler.weight" not in checkpoint.tensors:
         raise CheckpointError(f"{checkpoint.directory}: has no pooler", "use --pooling mean or cls")
     model = BareEncoder(checkpoint.config, pooler=pooling == "pooler")
-    hub.load_weights(model, checkpoint, hub.LoadPolicy.ENCODER)
+    loading.load_weights(model, checkpoint, loading.LoadPolicy.ENCODER)
     return model.eval()
 
 
 @torch.inference_mode()
-def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling, device: torch.device) -> Vectors:
+def encode_features(model: BareEncoder, features: Features, pooling: Pooling, device: torch.device) -> Vectors:
     """Return the vectors [N, H] float32 of N texts or pairs, in the order of the features.
 
     pooling: "mean" averages the last layer's states over all tokens of an input, [CLS] and [SEP] included, as
@@ -74,7 +74,7 @@ def encode_features(model: BareEncoder, features: PairFeatures, pooling: Pooling
         states = model(tokens)  # packed: `states.tokens` [T, H] has the tokens of all inputs of the batch
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)
-            input_of_token = torch.repeat_interleave(lengths)  # [T], indices into the batch
+            input_of_token = torch.repeat_interleave(lengths)  # the index of each token's input in the batch, [T]
             token_states = states.tokens.float()
             sums = token_states.new_zeros(states.first.shape).index_add(0, input_of_token, token_states)
             vectors = sums / lengths[:, None]
@@ -104,13 +104,13 @@ def encode_file(
     """
     if out is not None and out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {' or '.join(_SUFFIXES)}")
-    opened = open_for_inference(checkpoint, device, precision)
+    opened = open_for_inference(checkpoint, device, precision).with_faster_matmul()
     model = opened.prepare(load_encoder(opened.checkpoint, pooling))
     vocabulary = hub.load_vocabulary(opened.checkpoint)
     limit = opened.checkpoint.config.max_position_embeddings
     width = opened.checkpoint.config.hidden_size
     totals = InputTotals()
-    reader = InputReader(TEXT_READER, TEXT_READER.parse_example, on_bad_bytes=on_bad_bytes)
+    reader = InputReader(TEXT_READER, on_bad_bytes=on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
         for tokenized in run_ahead(tokenize_rows(reader.read_chunks(input_file), TEXT_READER, vocabulary, limit)):
             with autocast(opened.settings.precision, opened.device):
@@ -136,7 +136,7 @@ def _open_vector_writer(out: Path | None, pooling: Pooling, width: int) -> Itera
             yield lambda rows, vectors: stream.writelines(_format_vectors(rows, vectors))
 
 
-def _format_vectors(rows: Sequence[InputRow[Any]], vectors: Vectors) -> Iterator[str]:
+def _format_vectors(rows: Sequence[InputRow], vectors: Vectors) -> Iterator[str]:
     """Yield a JSON line per row; a float32 becomes the shortest decimal number that is read as the same float32."""
     for row, vector in zip(rows, vectors, strict=True):
         numbers = ", ".join(map(str, vector))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -41,10 +41,10 @@ from albert_cli.model.config import CUSTOM_MODEL_TYPE
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.model.padded import PaddedModel
 from albert_cli.model.weight_files import find_weight_files
-from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, iter_evaluation_batches
+from albert_cli.tasks.base import EVALUATION_TOKENS, AnyTask, Example, iter_evaluation_batches
 
 TORCH: Final = "torch, fp32"
-# The allowed difference between the outputs of the fp32 file and torch's, relative to the largest output. Differences
+# The maximum difference between the outputs of the fp32 file and torch's, relative to the largest output. Differences
 # from rounding are far smaller.
 _TOLERANCE: Final = 1e-3
 # Tokens in a batch of a model that may have logits over the vocabulary: 1,024 * 30,000 logits take 123 MB.
@@ -113,14 +113,9 @@ def export(request: ExportRequest, out: Path) -> ExportResult:
         comparison = _compare(source, padded, runtimes)
         sizes = {name: (staging / name).stat().st_size for name in (FULL, QUANTIZED)}
         sizes[TORCH] = sum(path.stat().st_size for path in find_weight_files(source.checkpoint.directory))
-        difference = comparison.differences[FULL]
-        for name in (FULL, QUANTIZED):
-            if not math.isfinite(comparison.differences[name]):
-                message = f"{source.checkpoint.directory}: an output of torch or of {name} is not finite"
-                raise CheckpointError(message, "check the weights: `albert predict` reports them, too")
-        if difference > _TOLERANCE * max(1.0, comparison.largest_value):  # small outputs: an absolute tolerance
-            raise CheckpointError(f"{source.checkpoint.directory}: ONNX outputs differ from torch by {difference:.3g}")
-    return _summarize(source, out, runtimes, comparison, sizes)
+        # An error within the block leaves no output directory.
+        _check_differences(comparison, source.checkpoint.directory)
+    return _summarize(source, out, padded, runtimes, comparison, sizes)
 
 
 def _choices(source: ExportSource) -> int:
@@ -133,11 +128,12 @@ def _choices(source: ExportSource) -> int:
 
 @dataclass
 class _Comparison:
-    """The outputs of all runtimes on all batches, compared with torch's; the dictionaries have a runtime's name as key.
+    """The outputs of all runtimes on all batches, compared with torch's. The keys of each dictionary are the runtimes.
 
-    `differences` are the largest differences from torch's outputs, and `largest_value` is the largest of these outputs.
-    A model with a task's head has `outputs`, one for each batch, which `_summarize` turns into predictions. Another
-    model has `decisions` instead: True for each decision that is equal to torch's (`equal_decisions`).
+    `differences` are the largest absolute differences from torch's outputs, and `largest_value` is the largest absolute
+    value of torch's outputs. For a model with a task's head, `outputs` has those of each batch, and `_summarize` turns
+    them into predictions. For another model, `decisions` has True for each decision that is equal to torch's
+    (`equal_decisions`).
     """
 
     differences: dict[str, float]
@@ -166,6 +162,7 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
         expected = batch_outputs[TORCH]
         for name, outputs in batch_outputs.items():
             difference = max_difference(outputs, expected, padded.outputs, mask)
+            # Unlike Python's `max`, NumPy's maximum is NaN if one value is NaN.
             comparison.differences[name] = float(np.maximum(comparison.differences[name], difference))
             if source.task is None:
                 comparison.decisions[name] += equal_decisions(outputs, expected, padded.outputs, mask).tolist()
@@ -175,9 +172,22 @@ def _compare(source: ExportSource, padded: PaddedModel, runtimes: Mapping[str, R
     return comparison
 
 
+def _check_differences(comparison: _Comparison, checkpoint: Path) -> None:
+    """Raise `CheckpointError` if an output is not finite, or if the fp32 file's outputs differ from torch's."""
+    for name in (FULL, QUANTIZED):
+        if not math.isfinite(comparison.differences[name]):
+            message = f"{checkpoint}: an output of torch or of {name} is not finite"
+            raise CheckpointError(message, "check the weights: `albert predict` reports them, too")
+    difference = comparison.differences[FULL]
+    # The tolerance is relative to the largest output, and absolute for outputs below 1.
+    if difference > _TOLERANCE * max(1.0, comparison.largest_value):
+        raise CheckpointError(f"{checkpoint}: ONNX outputs differ from torch by {difference:.3g}")
+
+
 def _summarize(
     source: ExportSource,
     out: Path,
+    padded: PaddedModel,
     runtimes: Mapping[str, Runtime],
     comparison: _Comparison,
     sizes: Mapping[str, int],
@@ -186,10 +196,11 @@ def _summarize(
     scores: dict[str, dict[str, float]] = {name: {} for name in runtimes}
     best_threshold = None
     shown_metrics: list[str] = []
-    equal = {name: _fraction(decisions) for name, decisions in comparison.decisions.items()}
+    equal: dict[str, float | None] = {}
     task = source.task
-    if task is not None:
-        padded = PaddedModel(source.model)
+    if task is None:
+        equal = {name: _fraction(decisions) for name, decisions in comparison.decisions.items()}
+    else:
         outputs = {
             name: task.predict(ReplayedModel(batches, padded), source.features, CPU)
             for name, batches in comparison.outputs.items()
@@ -199,6 +210,7 @@ def _summarize(
             pairs = zip(values, predictions[TORCH], strict=True)
             equal[name] = _fraction([prediction == expected for prediction, expected in pairs])
         if source.has_scores:
+            # The main metric, and those in the paper's tables, each once.
             shown_metrics = list(dict.fromkeys((*task.metrics[:1], *task.published)))
             for name, task_outputs in outputs.items():
                 metrics = task.compute_metrics(task_outputs, source.features, source.examples)
@@ -230,10 +242,11 @@ def _summarize(
 
 
 def _fraction(values: Sequence[bool]) -> float | None:
+    """Return the fraction of the values that are True; None without values."""
     return round(float(np.mean(values)), 6) if values else None
 
 
-def _predictions(task: AnyTask, examples: Sequence[Any], outputs: object) -> list[object]:
+def _predictions(task: AnyTask, examples: Sequence[Example], outputs: object) -> list[object]:
     """Return a prediction for each example, to compare runtimes; empty if the predictions are numbers.
 
     Entities have no scores here, because scores differ by rounding.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from torch import nn
 
@@ -17,9 +17,9 @@ from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.inference.convert import infer_architecture
 from albert_cli.inference.encode import TEXT_READER
 from albert_cli.inference.predict import read_rows
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel
-from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.registry import task_from_checkpoint
@@ -64,7 +64,7 @@ class ExportSource:
     vocabulary: Vocabulary
     model: nn.Module
     task: AnyTask | None
-    examples: Sequence[Any]
+    examples: Sequence[Example]
     features: Features
     origin: str
     has_scores: bool = False
@@ -124,7 +124,7 @@ def _load_without_task_head(checkpoint: hub.Checkpoint, architecture: str) -> nn
         model = MaskedLanguageModel(checkpoint.config)
     else:
         model = BareEncoder(checkpoint.config, pooler="encoder.pooler.weight" in checkpoint.tensors)
-    hub.load_weights(model, checkpoint, hub.LoadPolicy.HEADS)
+    loading.load_weights(model, checkpoint, loading.LoadPolicy.HEADS)
     return model
 
 
@@ -168,7 +168,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
     )
 
 
-def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkpoint) -> tuple[Sequence[Any], str]:
+def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkpoint) -> tuple[Sequence[Example], str]:
     """Return the examples of the input file, or a few built-in ones if it is None, and the name of their source.
 
     task: parses the examples. Raises `ConfigError` for a file without inputs.
@@ -183,7 +183,10 @@ def _read_examples(input_file: str | None, task: AnyTask, checkpoint: hub.Checkp
 
 
 def _sample_lines(has_pairs: bool) -> list[InputLine]:
-    """Return built-in inputs with the keys of every kind of task; a task reads only the keys that it needs."""
+    """Return built-in inputs with the keys of every kind of task; a task reads only the keys that it needs.
+
+    has_pairs: True if the task requires pairs of texts.
+    """
     lines = []
     for number, (text, text_pair) in enumerate(zip(_SAMPLE, reversed(_SAMPLE), strict=True), start=1):
         record: dict[str, object] = {"text": text, "question": _SAMPLE[0], "choices": list(_SAMPLE)}
@@ -201,10 +204,10 @@ def output_labels(source: ExportSource) -> list[str]:
     if source.task is None:
         return []
     names = list(source.task.output_names)
-    outputs = len(source.checkpoint.output_names)
+    n_outputs = len(source.checkpoint.output_names)
     # A span head has no layer `classifier`, so the checkpoint names no outputs. A head for multiple choice has one
     # output, the score of an option, while its task names all options.
-    has_names = outputs > 1 and len(names) == outputs
+    has_names = n_outputs > 1 and len(names) == n_outputs
     return names if has_names else []
 
 

@@ -15,7 +15,8 @@ import torch
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
+from albert_cli.model.encoder import MIN_PACKED_ROWS
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.base import check_finite
@@ -63,10 +64,13 @@ def fill_masks(
     opened = open_for_inference(checkpoint, device, precision)
     vocabulary = hub.load_vocabulary(opened.checkpoint)
     model = MaskedLanguageModel(opened.checkpoint.config)
-    hub.load_weights(model, opened.checkpoint, hub.LoadPolicy.HEADS)
-    model = opened.prepare(model)
+    loading.load_weights(model, opened.checkpoint, loading.LoadPolicy.HEADS)
     max_length = opened.checkpoint.config.max_position_embeddings
     encoded = [_encode_masked(text, vocabulary, max_length) for text in texts]
+    # Each text is a batch. Most texts are too short for the faster library, and its measurement would delay them.
+    if any(len(ids) >= MIN_PACKED_ROWS for ids in encoded):
+        opened = opened.with_faster_matmul()
+    model = opened.prepare(model)
     filled = []
     for text, ids in zip(texts, encoded, strict=True):
         filled.append(FilledText(text, _predict_masks(model, ids, vocabulary, top, opened)))

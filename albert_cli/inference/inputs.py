@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path, PurePath
-from typing import Generic, TypeVar
 
 from albert_cli.errors import InputError
 from albert_cli.inference.columns import (
@@ -23,7 +22,7 @@ from albert_cli.inference.columns import (
     map_columns,
 )
 from albert_cli.inference.outputs import TABLE_SUFFIXES
-from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine
@@ -33,7 +32,6 @@ from albert_cli.text.records import iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
 
-ExampleT = TypeVar("ExampleT")
 CHUNK_ROWS = 1024  # rows in memory at a time; enough to group rows of similar length into batches
 
 _DELIMITERS = "\t,;|"  # possible delimiters of a header that is mistaken for a text
@@ -41,30 +39,25 @@ _JSON_HINT = "write one JSON object per line"
 
 
 @dataclass(frozen=True)
-class InputRow(Generic[ExampleT]):
+class InputRow:
     """One input: its example, and its columns, which the output repeats (empty for a line of plain text)."""
 
-    example: ExampleT
+    example: Example
     columns: ValuesByColumn
 
 
-NumberedInputRow = tuple[int, InputRow[ExampleT]]  # the number of the row's line in the file, and the row
+NumberedInputRow = tuple[int, InputRow]  # the number of the row's line in the file, and the row
 
 
 @dataclass(frozen=True)
-class InputReader(Generic[ExampleT]):
-    """A reader of a task's input rows.
-
-    parse: turns a line of text, or a record of values by role, into an example; layout: the layout of the table that
-    the model was trained on.
-    """
+class InputReader:
+    """A reader of a task's input rows; layout: the layout of the table that the model was trained on."""
 
     task: AnyTask
-    parse: Callable[[InputLine], ExampleT]
     layout: TableLayout = field(default_factory=TableLayout)
     on_bad_bytes: OnBadBytes = "refuse"
 
-    def read_chunks(self, name: str) -> Iterator[list[InputRow[ExampleT]]]:
+    def read_chunks(self, name: str) -> Iterator[list[InputRow]]:
         """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
 
         A chunk from a pipe ends earlier if no further line has arrived. A blank line of plain text is an input too.
@@ -73,7 +66,7 @@ class InputReader(Generic[ExampleT]):
         # Standard input is never a table, so a table's chunks need not end early.
         is_table = PurePath(name).suffix.lower() in TABLE_SUFFIXES
         counter = _ArrivedLines()
-        chunk: list[InputRow[ExampleT]] = []
+        chunk: list[InputRow] = []
         for number, row in self._open(name, counter):
             chunk.append(row)
             would_wait = not is_table and number >= counter.lines  # all lines that have arrived are rows
@@ -83,7 +76,7 @@ class InputReader(Generic[ExampleT]):
         if chunk:
             yield chunk
 
-    def _open(self, name: str, counter: _ArrivedLines) -> Iterator[NumberedInputRow[ExampleT]]:
+    def _open(self, name: str, counter: _ArrivedLines) -> Iterator[NumberedInputRow]:
         """Return the numbered rows of an input, whose format follows from its file ending and its first non-blank line.
 
         counter: is updated with every line that arrives.
@@ -112,11 +105,11 @@ class InputReader(Generic[ExampleT]):
         _reject_header(first_text, origin)
         return self._text_rows(name, lines)
 
-    def _text_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow[ExampleT]]:
+    def _text_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
         for number, text in lines:
-            yield number, InputRow(self.parse(InputLine(text, name, number)), {})
+            yield number, InputRow(self.task.parse_example(InputLine(text, name, number)), {})
 
-    def _json_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow[ExampleT]]:
+    def _json_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
         """Yield the rows of JSON lines; an object without an `id` gets its line number as `id`."""
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, values in iter_json_objects(lines, lambda number: f"{name}:{number}"):
@@ -124,7 +117,7 @@ class InputReader(Generic[ExampleT]):
             if keys not in mappers:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
             record = mappers[keys](values)
-            example = self.parse(InputLine("", name, number, record))
+            example = self.task.parse_example(InputLine("", name, number, record))
             yield number, InputRow(example, {"id": str(record.get("id", number)), **values})
 
     def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
@@ -153,14 +146,13 @@ class InputReader(Generic[ExampleT]):
         for number, cells in delimited.rows:
             yield number, dict(zip(delimited.columns, cells, strict=True))
 
-    def _table_rows(
-        self, name: str, rows: Iterator[tuple[int, dict[str, object]]]
-    ) -> Iterator[NumberedInputRow[ExampleT]]:
+    def _table_rows(self, name: str, rows: Iterator[tuple[int, dict[str, object]]]) -> Iterator[NumberedInputRow]:
         mapper: RecordMapper | None = None
         for number, values in rows:
             if mapper is None:  # the first row, whose keys are the columns of all rows
                 mapper = map_columns(self.task, list(values), name, self.layout)
-            yield number, InputRow(self.parse(InputLine("", name, number, mapper(values))), values)
+            example = self.task.parse_example(InputLine("", name, number, mapper(values)))
+            yield number, InputRow(example, values)
 
 
 class _ArrivedLines(ReadCounter):

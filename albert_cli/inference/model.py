@@ -1,4 +1,7 @@
-"""Open a checkpoint for `predict`, `encode` and `fill-mask`, and choose its device, precision and matmul library."""
+"""Open a checkpoint for `predict`, `encode` and `fill-mask`, and choose its device, precision and matmul library.
+
+First call `open_for_inference`, then `with_faster_matmul` unless all batches are small, then `prepare`.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,22 @@ class InferenceCheckpoint:
     device: torch.device
     settings: TrainSettings
 
+    def with_faster_matmul(self) -> InferenceCheckpoint:
+        """Return the checkpoint with the faster matmul library; on a CPU, measuring it takes up to 0.5 s.
+
+        Skip it if all batches have fewer tokens than `encoder.MIN_PACKED_ROWS`, because such batches use no packed
+        weights.
+        """
+        if self.device.type != "cpu":
+            return self
+        config = self.checkpoint.config
+        speedup = measure_packing_speedup(
+            config.hidden_size, config.intermediate_size, config.hidden_act, self.settings.precision
+        )
+        if speedup < MIN_ONEDNN_SPEEDUP:
+            return self
+        return replace(self, settings=replace(self.settings, matmul="onednn"))
+
     def prepare(self, model: ModelT) -> ModelT:
         """Move a model with an encoder to the device, apply the settings to it, and return it in evaluation mode."""
         prepare_model(model, self.settings, self.device)
@@ -45,7 +64,7 @@ class InferenceCheckpoint:
 
 
 def open_for_inference(name: str, device: str, precision: Precision) -> InferenceCheckpoint:
-    """Read a checkpoint, and choose its device, precision and matmul library; warn if the memory may not suffice.
+    """Read a checkpoint, and choose its device and precision; warn if the memory may not suffice.
 
     name: a directory, a run or a Hub id. device: a device of torch, or "auto". precision: "auto" takes bf16 if it is
     faster than fp32: on a CPU this is measured, on a GPU it depends on the hardware.
@@ -55,18 +74,14 @@ def open_for_inference(name: str, device: str, precision: Precision) -> Inferenc
     torch_device = choose_device(device)
     capacity.warn_inference_memory(config, torch_device)
     settings = resolve_auto(
-        # Compiling takes longer than most inputs. `resolve_auto` would measure the library of matmuls with gradients.
+        # Compiling takes longer than predicting most inputs. `matmul` is not "auto", because `resolve_auto` measures it
+        # with gradients; `with_faster_matmul` measures it without.
         TrainSettings(precision=precision, compile="off", matmul="torch"),
         config,
         torch_device,
         sequences=_SEQUENCES,
         length=config.max_position_embeddings,
     )
-    if torch_device.type == "cpu":
-        widths = (config.hidden_size, config.intermediate_size)
-        speedup = measure_packing_speedup(*widths, config.hidden_act, settings.precision)
-        if speedup >= MIN_ONEDNN_SPEEDUP:
-            settings = replace(settings, matmul="onednn")
     if precision == "auto" and settings.precision != "fp32":
         console.info(f"precision: {settings.precision}, which is faster here; use --precision fp32 to change it")
     return InferenceCheckpoint(checkpoint, torch_device, settings)

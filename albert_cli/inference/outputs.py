@@ -85,7 +85,7 @@ def _json_lines(rows: Sequence[Row]) -> Iterator[str]:
         yield json.dumps(row, ensure_ascii=False, default=str) + "\n"
 
 
-def flatten(row: Row) -> dict[str, object]:
+def _flatten_row(row: Row) -> dict[str, object]:
     """Return a row for a table: each class's probability becomes a column, and lists and objects become JSON."""
     flat: dict[str, object] = {}
     for name, value in row.items():
@@ -121,7 +121,7 @@ class _DelimitedWriter:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write rows; the first call also writes the header. Raises `InputError` for a key without a column."""
-        flat_rows = [flatten(row) for row in rows]
+        flat_rows = [_flatten_row(row) for row in rows]
         if not self._columns:
             self._columns = list(dict.fromkeys(name for row in flat_rows for name in row))
             self._writer.writerow(map(escape_formula, self._columns))
@@ -148,7 +148,7 @@ def _parquet_writer(out: Path) -> Iterator[WriteRows]:
 
     def write(rows: Sequence[Row]) -> None:
         nonlocal writer
-        flat_rows = [flatten(row) for row in rows]
+        flat_rows = [_flatten_row(row) for row in rows]
         try:
             if writer is None:
                 writer = pq.ParquetWriter(buffer, _infer_schema(flat_rows))

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -28,6 +27,7 @@ from albert_cli.inference.outputs import (
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
 from albert_cli.text.read_settings import OnBadBytes
 from albert_cli.text.vocabulary import Vocabulary
@@ -54,10 +54,10 @@ class InferenceSummary:
 
 @dataclass(frozen=True)
 class TokenizedRows:
-    """Rows of an input, and the tokens of their examples, as the task's `encode` returns them."""
+    """Rows of an input, and the features that the task has encoded from their examples."""
 
-    rows: Sequence[InputRow[Any]]
-    features: Any
+    rows: Sequence[InputRow]
+    features: Features
 
 
 @dataclass
@@ -122,7 +122,7 @@ def load_predictor(
     null_threshold: null score above which a question is left unanswered. Raises `CheckpointError` for a checkpoint
     without a head that predicts.
     """
-    opened = open_for_inference(checkpoint, device, precision)
+    opened = open_for_inference(checkpoint, device, precision).with_faster_matmul()
     as_order_classifier = sentence_order_classifier(opened.checkpoint)
     if as_order_classifier is not None:
         console.info(f"{checkpoint}: is not fine-tuned, so it predicts whether two texts are in order")
@@ -173,7 +173,7 @@ def predict_file(
 
 
 def tokenize_rows(
-    chunks: Iterable[list[InputRow[Any]]], task: AnyTask, vocabulary: Vocabulary, max_length: int
+    chunks: Iterable[list[InputRow]], task: AnyTask, vocabulary: Vocabulary, max_length: int
 ) -> Iterator[TokenizedRows]:
     """Tokenize chunks of rows; a chunk is split if its examples cannot be encoded together."""
     for chunk in chunks:
@@ -186,7 +186,7 @@ def tokenize_rows(
 
 def read_rows(
     task: AnyTask, finetuned: hub.FinetunedTask | None, input_file: str, on_bad_bytes: OnBadBytes = "refuse"
-) -> Iterator[list[InputRow[Any]]]:
+) -> Iterator[list[InputRow]]:
     """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
 
     A file may also be in the published layout of the task's data. finetuned: the record of the checkpoint's
@@ -197,5 +197,5 @@ def read_rows(
         for start in range(0, len(document), CHUNK_ROWS):
             yield [InputRow(example, {}) for example in document[start : start + CHUNK_ROWS]]
         return
-    reader = InputReader(task, task.parse_example, TableLayout.of_training(finetuned), on_bad_bytes)
+    reader = InputReader(task, TableLayout.of_training(finetuned), on_bad_bytes)
     yield from reader.read_chunks(input_file)

@@ -75,17 +75,17 @@ def onnx_runtime(path: Path) -> Runtime:
 def max_difference(outputs: Outputs, expected: Outputs, axes: OutputAxes, mask: NDArray[np.int64]) -> float:
     """Return the largest absolute difference between the values of any output, without the positions of padding.
 
-    The result is NaN or infinite if a value is.
-    axes: the names of each output's axes; mask: the attention mask, 0 at padding, in the inputs' shape.
+    The result is NaN or infinite if a value is. axes: the names of each output's axes; mask: the attention mask, 0 at
+    padding, in the inputs' shape.
     """
-    largest = [0.0]
+    largest_by_output = [0.0]
     for name, values in expected.items():
         with np.errstate(invalid="ignore"):  # the difference of two infinite values is NaN
             difference = np.abs(outputs[name] - values)
         if "sequence" in axes[name].values():
             difference = difference[mask.astype(bool)]
-        largest.append(float(difference.max(initial=0.0)))
-    return float(np.max(largest))  # unlike Python's `max`, NaN if one value is NaN
+        largest_by_output.append(float(difference.max(initial=0.0)))
+    return float(np.max(largest_by_output))  # unlike Python's `max`, NaN if one value is NaN
 
 
 def equal_decisions(
@@ -93,9 +93,8 @@ def equal_decisions(
 ) -> NDArray[np.bool_]:
     """Return True for each decision that is equal in both outputs; a decision is the index of the largest logit.
 
-    The logits are of classes or tokens in the last axis, so this is not for the logits of answer spans.
-
-    Decisions at padding, where `mask` is 0, are left out. The result is empty for outputs without logits.
+    The last axis of the logits must be over classes or tokens, which is not so for answer spans. Decisions at padding,
+    where `mask` is 0, are left out. The result is empty for outputs without logits.
     """
     equal = [np.zeros(0, dtype=bool)]
     for name, values in expected.items():

@@ -11,7 +11,7 @@ d, H hidden size, F feed-forward size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -109,7 +109,7 @@ def block(
         )
     attended_RH = linear(context_RH, attention.output, attention.output_bias, settings.matmul)
     x_RH = _add_and_norm(x_RH, attended_RH, attention.norm, attention.norm_bias, settings)
-    if feed_forward.up.is_mkldnn:  # packed for inference
+    if feed_forward.up.is_mkldnn:  # a weight that is packed for inference; its matmul applies the activation, too
         inner_RF = onednn_linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.activation)
     else:
         up_RF = linear(x_RH, feed_forward.up, feed_forward.up_bias, settings.matmul)
@@ -118,13 +118,14 @@ def block(
     return _add_and_norm(x_RH, down_RH, feed_forward.norm, feed_forward.norm_bias, settings)
 
 
-def _add_and_norm(x: Tensor, update: Tensor, weight: Tensor, bias: Tensor, settings: BlockSettings) -> Tensor:
-    """Return LayerNorm(x + dropout(update)), [R, H], in the dtype of `update`, which the next matmul computes in."""
+def _add_and_norm(x_RH: Tensor, update_RH: Tensor, weight: Tensor, bias: Tensor, settings: BlockSettings) -> Tensor:
+    """Return LayerNorm(x + dropout(update)), [R, H], in the dtype of the update: the next matmul computes in it."""
     if settings.hidden_dropout:
-        update = F.dropout(update, settings.hidden_dropout)
+        update_RH = F.dropout(update_RH, settings.hidden_dropout)
     # CUDA's autocast computes LayerNorm in fp32 and returns fp32. Casting the result here lets the compiler fuse cast
     # and LayerNorm, so that only the 2-byte result is written to memory.
-    return F.layer_norm(x + update, weight.shape, weight, bias, settings.layer_norm_eps).to(update.dtype)
+    normalized_RH = F.layer_norm(x_RH + update_RH, weight.shape, weight, bias, settings.layer_norm_eps)
+    return normalized_RH.to(update_RH.dtype)
 
 
 def self_attention(qkv_T3Ad: Tensor, layout: PaddedLayout, dropout: float, *, varlen: bool = False) -> Tensor:
@@ -134,8 +135,10 @@ def self_attention(qkv_T3Ad: Tensor, layout: PaddedLayout, dropout: float, *, va
     pads the sequences. A sparse layout (`model.sparse_attention`) limits the tokens to which a token attends.
     """
     if layout.sparse is None and not varlen:
-        return _attend_padded(layout.pad(qkv_T3Ad).unbind(2), layout, layout, dropout)
-    return _attend_packed(qkv_T3Ad.unbind(1), layout, layout, dropout)
+        q_NSAd, k_NSAd, v_NSAd = layout.pad(qkv_T3Ad).unbind(2)
+        return _attend_padded(q_NSAd, k_NSAd, v_NSAd, layout, layout, dropout)
+    q_TAd, k_TAd, v_TAd = qkv_T3Ad.unbind(1)
+    return _attend_packed(q_TAd, k_TAd, v_TAd, layout, layout, dropout)
 
 
 def row_attention(
@@ -152,28 +155,34 @@ def row_attention(
     `varlen` and sparse layouts have the same effect as in `self_attention`.
     """
     if query_layout.sparse is None and not varlen:
-        padded_qkv = (query_layout.pad(q_RAd), *key_layout.pad(kv_T2Ad).unbind(2))
-        return _attend_padded(padded_qkv, query_layout, key_layout, dropout)
-    return _attend_packed((q_RAd, *kv_T2Ad.unbind(1)), query_layout, key_layout, dropout)
+        q_NQAd = query_layout.pad(q_RAd)
+        k_NSAd, v_NSAd = key_layout.pad(kv_T2Ad).unbind(2)
+        return _attend_padded(q_NQAd, k_NSAd, v_NSAd, query_layout, key_layout, dropout)
+    k_TAd, v_TAd = kv_T2Ad.unbind(1)
+    return _attend_packed(q_RAd, k_TAd, v_TAd, query_layout, key_layout, dropout)
 
 
 def _attend_padded(
-    padded_qkv: Sequence[Tensor], query_layout: PaddedLayout, key_layout: PaddedLayout, dropout: float
+    q_NQAd: Tensor,
+    k_NSAd: Tensor,
+    v_NSAd: Tensor,
+    query_layout: PaddedLayout,
+    key_layout: PaddedLayout,
+    dropout: float,
 ) -> Tensor:
     """Attend within padded sequences: queries [N, Q, A, d], keys and values [N, S, A, d] to contexts [R, A * d]."""
-    q_NAQd, k_NASd, v_NASd = (x.transpose(1, 2) for x in padded_qkv)
+    q_NAQd, k_NASd, v_NASd = (x.transpose(1, 2) for x in (q_NQAd, k_NSAd, v_NSAd))
     context_NAQd = _dot_product_attention(q_NAQd, k_NASd, v_NASd, key_layout.mask, dropout)
     return query_layout.unpad(context_NAQd.transpose(1, 2).flatten(2))
 
 
 def _attend_packed(
-    qkv: Sequence[Tensor], query_layout: PaddedLayout, key_layout: PaddedLayout, dropout: float
+    q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor, query_layout: PaddedLayout, key_layout: PaddedLayout, dropout: float
 ) -> Tensor:
     """Attend without padding: queries [R, A, d], keys and values [T, A, d] to contexts [R, A * d].
 
     Uses the sparse layout of the queries if they have one, otherwise the variable-length kernel.
     """
-    q_RAd, k_TAd, v_TAd = qkv
     sparse = query_layout.sparse
     if isinstance(sparse, SparseAttentionLayout):
         padded_attention = partial(_dot_product_attention, dropout=dropout)
@@ -200,7 +209,7 @@ def _attend_packed(
 def _dot_product_attention(
     q_NAQd: Tensor, k_NASd: Tensor, v_NASd: Tensor, mask: Tensor | None, dropout: float
 ) -> Tensor:
-    """Return softmax(q k' / sqrt(d)) v, [N, A, Q, d]; `mask` [N, 1, 1 or Q, S] is True where a key is visible."""
+    """Return softmax(q k^T / sqrt(d)) v, [N, A, Q, d]; `mask` [N, 1, 1 or Q, S] is True where a query sees a key."""
     if q_NAQd.device.type == "cpu" and q_NAQd.dtype == torch.bfloat16:
         # On a CPU, torch's fused kernel does not use the bf16 instructions: its backward pass is seven times slower
         # than these matmuls.

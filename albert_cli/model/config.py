@@ -25,7 +25,8 @@ GlobalTokens = Literal["cls", "sep", "question"]
 CUSTOM_MODEL_TYPE: Final = "albert_cli"  # `model_type` of shapes that Hugging Face's ALBERT and BERT cannot express
 # Hugging Face has several names for GELU's tanh approximation; `gelu_new` is the name in ALBERT's files.
 _ACTIVATION_NAMES: Final = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
-# Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT.
+# Hugging Face omits from config.json the values that equal its defaults: xxlarge for ALBERT, base for BERT. These are
+# its defaults that differ from the defaults of `ModelConfig`.
 _HF_DEFAULTS: Final[dict[str, dict[str, object]]] = {
     "albert": {"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
     "bert": {
@@ -55,8 +56,8 @@ class ModelConfig:
     in the middle share weights, and the first and the last layer have separate weights.
     `order_labels`: the number of classes of the sentence head; three-way pretraining adds "from another document" to
     the usual two.
-    `initializer_range`: the standard deviation of the initial weights. `auto` (`initial_std`) makes it larger for
-    smaller hidden sizes, which small models need.
+    `initializer_range`: the standard deviation of the initial weights. With `auto` it grows as the hidden size shrinks
+    (`initial_std`), because narrow models need larger weights.
     `attention`: the tokens to which a token attends. `full`: its whole sequence; `window`: `attention_window` tokens to
     either side; `block`: its block of `attention_block` tokens and the two adjacent blocks.
     `attention_global`: the tokens of sparse attention (`model/sparse_attention.py`) that attend to all tokens, and to
@@ -174,19 +175,22 @@ class ModelConfig:
             if values.get(key, required) != required:
                 hint = f"use a model with {key} = {required!r}; albert does not implement other values"
                 raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
-        section = {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
-        section = {**_HF_DEFAULTS.get(model_type, {}), **section}
+        shape = dict(_HF_DEFAULTS.get(model_type, {}))
+        shape |= {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
         if model_type == "bert":
-            section |= {"embedding_size": section["hidden_size"], "sharing": "none", "always_project": False}
-            section["classifier_dropout_prob"] = section["hidden_dropout_prob"]
+            shape["embedding_size"] = shape["hidden_size"]
+            shape["sharing"] = "none"
+            shape["always_project"] = False
+            shape["classifier_dropout_prob"] = shape["hidden_dropout_prob"]
             if values.get("classifier_dropout") is not None:
-                section["classifier_dropout_prob"] = values["classifier_dropout"]
-        if model_type == "albert":  # False at E != H, where it has no effect, so that equal shapes have equal fields
-            section["always_project"] = section.get("embedding_size", cls.embedding_size) == section["hidden_size"]
-        activation = str(section.get("hidden_act", "gelu_new"))
-        section["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
+                shape["classifier_dropout_prob"] = values["classifier_dropout"]
+        if model_type == "albert":
+            # At E != H this field has no effect. It is False there, so that equal shapes have equal fields.
+            shape["always_project"] = shape.get("embedding_size", cls.embedding_size) == shape["hidden_size"]
+        activation = str(shape.get("hidden_act", "gelu_new"))
+        shape["hidden_act"] = _ACTIVATION_NAMES.get(activation, activation)
         try:
-            return cls.from_values(section, origin)
+            return cls.from_values(shape, origin)
         except ConfigError as error:
             raise CheckpointError(error.message, error.hint) from None
 
@@ -264,7 +268,7 @@ class ModelConfig:
         L * inner_group_num entries under `all` and L otherwise.
         """
         layers = self.num_hidden_layers
-        inner = self.inner_group_num
+        blocks_per_group = self.inner_group_num
         match self.sharing:
             case "all":
                 if self.group_sizes:
@@ -273,7 +277,7 @@ class ModelConfig:
                     # In floating point, as in Hugging Face's ALBERT: rounding puts layer 9 of 0…17 into group 6 of
                     # 0…13, where exact division would give group 7.
                     groups = [int(layer / (layers / self.num_hidden_groups)) for layer in range(layers)]
-                indices = [group * inner + number for group in groups for number in range(inner)]
+                indices = [group * blocks_per_group + i for group in groups for i in range(blocks_per_group)]
                 return tuple((index, index) for index in indices)
             case "attention":
                 return tuple((0, layer) for layer in range(layers))

@@ -26,9 +26,11 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.sparse_attention import add_sparse_layout
 
-_MIN_PACKED_ROWS: Final = 256  # tokens of a batch; with fewer, packing a weight takes as long as it saves
+MIN_PACKED_ROWS: Final = 256  # tokens of a batch; with fewer, packing a weight takes as long as it saves
 _RECOMPILE_LIMIT: Final = 64  # compiled variants of one function; `Encoder.compile` exceeds torch's default of 8
+# The weights of one of the two sub-layers of a block.
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
+# The signature of `block`.
 BlockFunction = Callable[
     [Tensor, AttentionWeights, FeedForwardWeights, PaddedLayout, HeadRows | None, BlockSettings], Tensor
 ]
@@ -199,28 +201,35 @@ class Encoder(nn.Module):
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = linear(x_TH, self.projection.weight, self.projection.bias, self.matmul)
+        # For each distinct sub-layer, a function that the layers call to get its weights.
         attention = [cast_shared_weights(cast(Attention, part).weights(), dtype) for part in self.attention]
         feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
-        sliced_attention = attention  # the last layer multiplies by slices of the stacked weight; packed ones have none
-        if self.packs_weights and len(x_TH) >= _MIN_PACKED_ROWS:
+        unpacked_attention = attention
+        if self.packs_weights and len(x_TH) >= MIN_PACKED_ROWS:
             attention = [pack_shared_weights(weights, len(x_TH)) for weights in attention]
             feed_forward = [pack_shared_weights(weights, len(x_TH)) for weights in feed_forward]
         if dtype is not None:
             x_TH = x_TH.to(dtype)
         yield x_TH[:token_count]  # without filler
         stack = self.config.blocks()
-        depth = len(stack) if depth is None else depth
+        if depth is None:
+            depth = len(stack)
         recompute = self.checkpointing and torch.is_grad_enabled()
         for number, (attention_index, ffn_index) in enumerate(islice(cycle(stack), depth), start=1):
-            computes_rows_only = number == depth and not all_rows
-            rows = tokens.rows if computes_rows_only else None
-            attention_weights = (sliced_attention if computes_rows_only else attention)[attention_index]()
-            arguments = (attention_weights, feed_forward[ffn_index](), tokens.layout, rows, settings)
+            rows: HeadRows | None = None
+            outputs = token_count
+            attention_weights = attention[attention_index]
+            if number == depth and not all_rows:
+                rows = tokens.rows
+                outputs = row_count
+                # With `rows`, a block multiplies by slices of the stacked weight. A packed weight cannot be sliced.
+                attention_weights = unpacked_attention[attention_index]
+            arguments = (attention_weights(), feed_forward[ffn_index](), tokens.layout, rows, settings)
             if recompute:
                 x_TH = checkpoint(self.block, x_TH, *arguments, use_reentrant=False)
             else:
                 x_TH = self.block(x_TH, *arguments)
-            yield x_TH[: row_count if computes_rows_only else token_count]
+            yield x_TH[:outputs]
 
     def block_settings(self) -> BlockSettings:
         """Return the settings of all blocks; the dropout rates are 0 unless the module is in training mode."""
@@ -297,7 +306,7 @@ class _UseCopy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, copy: Tensor) -> Tensor:
         ctx.dtype = weight.dtype
-        return copy.view_as(copy)
+        return copy.view_as(copy)  # a new tensor for this call, which the autograd graph connects with the weight
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

@@ -23,11 +23,12 @@ def model_type(config: ModelConfig, architecture: str = "") -> str:
     `architecture` is the head's class without its prefix. A head unknown to Hugging Face gets our own type, so that no
     other program loads the encoder without the head.
     """
-    has_custom_head = architecture in CUSTOM_HEADS or (architecture == "ForPreTraining" and config.order_labels != 2)
+    has_three_way_head = architecture == "ForPreTraining" and config.order_labels != 2
+    has_custom_head = architecture in CUSTOM_HEADS or has_three_way_head
     if has_custom_head or config.group_sizes or config.is_sparse:
         return CUSTOM_MODEL_TYPE
     if config.has_projection and config.sharing in ("all", "none"):
-        return "albert"  # without sharing, `config_to_json` writes as many groups as layers
+        return "albert"
     if not config.has_projection and config.sharing == "none":
         return "bert"
     return CUSTOM_MODEL_TYPE
@@ -43,9 +44,13 @@ def config_to_json(
     """
     hf_type = model_type(config, architecture)
     # Keys that the type implies or that have no effect on this shape are left out.
-    omitted = {"attention_window", "attention_block"} - {f"attention_{config.attention}"}
+    omitted = set()
     if config.attention == "full":
         omitted |= {"attention", "attention_global"}
+    if config.attention != "window":
+        omitted.add("attention_window")
+    if config.attention != "block":
+        omitted.add("attention_block")
     if hf_type != CUSTOM_MODEL_TYPE:
         omitted |= {"sharing", "always_project", "group_sizes", "order_labels"}
     if hf_type == "bert":
@@ -55,7 +60,7 @@ def config_to_json(
     if hf_type == "bert":
         values["classifier_dropout"] = config.classifier_dropout_prob
     elif hf_type == "albert" and config.sharing == "none":
-        values["num_hidden_groups"] = config.num_hidden_layers
+        values["num_hidden_groups"] = config.num_hidden_layers  # Hugging Face's way to share nothing
     values["model_type"] = hf_type
     values["architectures"] = [CLASS_PREFIXES[hf_type] + architecture]
     values["tie_word_embeddings"] = True

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 
-# Hugging Face's prefix for each prefix of our names. {k} is a block's index, {g} its group, {i} its index in the group.
+# Hugging Face's prefix for each prefix of our names, in ALBERT's files and in BERT's. {k} is the index of a set of
+# weights (`ModelConfig.blocks`), {g} its group, {i} its index in the group.
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}"
 _ALBERT = {
     "encoder.embeddings.word": "albert.embeddings.word_embeddings",
@@ -82,7 +83,7 @@ def from_hf_names(tensors: Mapping[str, Tensor], config: ModelConfig, model_type
         if _DERIVED_TENSORS.search(name):
             continue
         full_name = name
-        if is_bare and not name.startswith(hf_heads):
+        if is_bare and not name.startswith(hf_heads):  # names of heads have no such prefix in any file
             full_name = f"{model_type}.{name}"
         renamed[_translate_name(full_name, inverse)] = tensor
     return renamed

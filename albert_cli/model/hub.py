@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -23,7 +21,7 @@ from albert_cli.model import hf_names
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.hf_config import CLASS_PREFIXES, MULTI_LABEL, config_to_json, model_type
 from albert_cli.model.weight_files import (
-    MISMATCH_HINT,
+    WEIGHTS_FILE,
     check_floating_point,
     check_size,
     describe_file,
@@ -31,8 +29,6 @@ from albert_cli.model.weight_files import (
     find_weight_files,
     read_weights,
 )
-from albert_cli.model.weight_files import WEIGHTS_FILE as WEIGHTS_FILE
-from albert_cli.model.weight_files import read_tensors as read_tensors
 from albert_cli.text.vocabulary import Vocabulary
 
 INIT_DIRECTORY: Final = "init"  # in a run's directory: the weights at step 0 if the recipe sets something in [init]
@@ -54,8 +50,9 @@ _MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
 class FinetunedTask:
     """The task of a task checkpoint, as its config.json records it.
 
-    `task` is the name of the task, `inputs` the number of texts in an input, and `max_seq_length` the limit in tokens.
-    `settings` depend on the kind of task; inference needs them to encode inputs and decode outputs as in training.
+    `task` is the name of the task, `inputs` the number of texts in an input (0: one or two), and `max_seq_length` the
+    limit in tokens. `settings` depend on the kind of task; inference needs them to encode inputs and decode outputs as
+    in training.
     """
 
     task: str
@@ -65,7 +62,9 @@ class FinetunedTask:
 
     def to_json(self) -> dict[str, object]:
         """Return the entries of `config.json`: the name has Hugging Face's key, the rest is under `albert_task`."""
-        details = {name: value for name, value in asdict(self).items() if name != "task" and value != {}}
+        details: dict[str, object] = {"inputs": self.inputs, "max_seq_length": self.max_seq_length}
+        if self.settings:
+            details["settings"] = dict(self.settings)
         return {"finetuning_task": self.task, "albert_task": details}
 
 
@@ -76,7 +75,8 @@ class FinetunedTask:
 class Checkpoint:
     """The content of a checkpoint directory.
 
-    `values` is the content of config.json. `tensors` have our names; the weights file has the names of `model_type`.
+    `values` is the content of config.json. `tensors` have our names. In the weights file they have the names of
+    Hugging Face's `model_type`, or our names if `model_type` is our own type.
     """
 
     directory: Path
@@ -211,7 +211,7 @@ def find_init_checkpoint(name: str) -> Path:
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint directory; raise `CheckpointError` if something is missing or damaged.
 
-    Compares the files with the hashes in the manifest. Prints a note if there is no manifest, which only albert writes.
+    Compares the files with the hashes in the manifest. Prints a note if there is no manifest: only albert writes one.
     """
     if store.read_manifest(directory) is not None:
         store.verify(directory)
@@ -221,12 +221,17 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
     files = find_weight_files(directory)
     check_size(files, config)
-    hf_type = CUSTOM_MODEL_TYPE if values.get("model_type") == CUSTOM_MODEL_TYPE else model_type(config)
+    hf_type = model_type(config)  # from the shape, because old files lack the key `model_type`
+    if values.get("model_type") == CUSTOM_MODEL_TYPE:  # our own type may be due to the head instead of the shape
+        hf_type = CUSTOM_MODEL_TYPE
     stored = read_weights(files)
     check_floating_point(directory, stored)
     tensors = hf_names.from_hf_names(stored, config, hf_type)
-    decoder = next((stored[name] for name in stored if name.endswith("predictions.decoder.weight")), None)
-    if decoder is not None and values.get("tie_word_embeddings") is False:
+    decoders = [tensor for name, tensor in stored.items() if name.endswith("predictions.decoder.weight")]
+    is_tied = values.get("tie_word_embeddings") is not False
+    if decoders and is_tied:  # the file may have the tied matrix under the decoder's name only
+        tensors.setdefault("encoder.embeddings.word.weight", decoders[0])
+    elif decoders:
         # Our masked-language head uses the word table as its decoder. With the word table, the other weights of this
         # file's head would predict wrong words.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
@@ -234,8 +239,6 @@ def read_checkpoint(directory: Path) -> Checkpoint:
             f"{directory}: its masked-language head is left out, because it does not use the word table "
             "(tie_word_embeddings is false)"
         )
-    elif decoder is not None:  # the file may have the tied matrix as the decoder alone
-        tensors.setdefault("encoder.embeddings.word.weight", decoder)
     return Checkpoint(directory, config, values, hf_type, tensors)
 
 
@@ -265,100 +268,6 @@ def load_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
             f"{checkpoint.directory}: the vocabulary has {vocabulary.size} tokens, the model {rows}", hint
         )
     return vocabulary
-
-
-# ---------------------------------------------------------------- loading into a model
-
-
-class LoadPolicy(Enum):
-    """The parts of a model that a checkpoint must contain; the other parts may retain their initial weights."""
-
-    ENCODER = "encoder"  # the encoder without the pooler: to fine-tune, encode or continue pretraining
-    MASKED_LANGUAGE = "masked"  # the encoder without the pooler, and the masked-language head
-    HEADS = "heads"  # everything except the pooler: to predict
-    EVERYTHING = "everything"  # every parameter: to resume
-
-    def required_parts(self, model: nn.Module) -> set[str]:
-        """Return the parts of this model (`_part_name`) that the checkpoint must contain."""
-        if self is LoadPolicy.ENCODER:
-            return {"encoder"}
-        if self is LoadPolicy.MASKED_LANGUAGE:
-            return {"encoder", "masked"}
-        parts = {_part_name(name) for name in model.state_dict()}
-        if self is LoadPolicy.HEADS:
-            parts.discard("pooler")
-        return parts
-
-
-def load_weights(model: nn.Module, checkpoint: Checkpoint, policy: LoadPolicy = LoadPolicy.ENCODER) -> None:
-    """Copy a checkpoint's tensors into a model, and print which parts are new or not used.
-
-    Raises `CheckpointError` if a tensor that `policy` requires is missing or has another shape, or if the file has
-    tensors of an encoder that the model does not have.
-    """
-    required = policy.required_parts(model)
-    if "masked" in required and "masked.bias" not in checkpoint.tensors:
-        raise CheckpointError(f"{checkpoint.directory}: has no masked-language head", "name a pretrained checkpoint")
-    parameters = model.state_dict()
-    matching = {
-        name: tensor
-        for name, tensor in checkpoint.tensors.items()
-        if name in parameters and parameters[name].shape == tensor.shape
-    }
-    new = [name for name in parameters if name not in matching]
-    for name in new:
-        _check_new(name, parameters[name], checkpoint, required)
-    unused = [name for name in checkpoint.tensors if name not in matching]
-    # Names of encoder tensors that were not translated still begin with the model type.
-    encoder_prefixes = ("encoder.", f"{checkpoint.model_type}.")
-    undescribed = [name for name in unused if name.startswith(encoder_prefixes) and _part_name(name) != "pooler"]
-    if undescribed:
-        raise CheckpointError(
-            f"{checkpoint.directory / WEIGHTS_FILE}: {undescribed[0]} is not a part of the encoder in config.json",
-            MISMATCH_HINT,
-        )
-    with torch.no_grad():
-        for name, tensor in matching.items():
-            parameters[name].copy_(tensor)
-    if any(_part_name(name) == "pooler" for name in new):
-        console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
-    if store.read_manifest(checkpoint.directory) is None:  # written by another program, so its parts are not known
-        _report_parts(checkpoint.directory, list(matching), new, unused)
-
-
-def _check_new(name: str, parameter: Tensor, checkpoint: Checkpoint, required: set[str]) -> None:
-    """Raise `CheckpointError` if a parameter without a matching tensor is required.
-
-    A pooler of another shape is an error even if no pooler is required, because the file belongs to another shape.
-    """
-    stored = checkpoint.tensors.get(name)
-    part = _part_name(name)
-    is_wrong_pooler = part == "pooler" and stored is not None
-    if part not in required and not is_wrong_pooler:
-        return
-    title = "encoder" if part in ("encoder", "pooler") else f"{part} head"
-    problem = "is missing"
-    if stored is not None:
-        problem = f"has shape {tuple(stored.shape)}, not {tuple(parameter.shape)}"
-    raise CheckpointError(
-        f"{checkpoint.directory / WEIGHTS_FILE}: does not cover the {title}: {name} {problem}", MISMATCH_HINT
-    )
-
-
-def _report_parts(directory: Path, matching: list[str], new: list[str], unused: list[str]) -> None:
-    """Print which parts of another program's file match the model, are new, or are not used."""
-    names_by_title = {f"{len(matching)} tensors matched": matching, "new": new, "not used": unused}
-    summaries = []
-    for title, names in names_by_title.items():
-        if names:
-            parts = sorted({_part_name(name) for name in names})
-            summaries.append(f"{title}: {', '.join(parts)}")
-    console.info(f"{directory}: {'; '.join(summaries)}")
-
-
-def _part_name(name: str) -> str:
-    """Return the part of a model that a parameter belongs to: encoder, pooler, or the name of a head."""
-    return "pooler" if name.startswith("encoder.pooler.") else name.split(".")[0]
 
 
 # ---------------------------------------------------------------- writing

@@ -8,6 +8,8 @@ checkpoint format. The recipe's [init] section (`InformedInit`) turns each part 
 Nothing depends on the language: word vectors are computed from the corpus (`data.cooccurrence`). The other weights are
 sinusoids of the positions and random orthogonal maps.
 
+`resize_positions` is for models that start from another checkpoint, and adds positions to its table.
+
 Shapes: V vocabulary size; E embedding size, of which W dimensions are for words and K for positions; H hidden size; d
 width of an attention head; P positions; F frequencies (K / 2).
 """
@@ -32,42 +34,14 @@ from albert_cli.model.heads import PretrainingModel
 
 _MAX_POSITION_DIMENSIONS: Final = 32  # embedding dimensions for positions; words and segments are zero there
 _POSITION_NORM: Final = 0.5  # norm of a position's vector relative to a word's
-_FREQUENCY_RANGE: Final = (0.05, 2.6)  # radians per position: wavelengths of about 126 and 2.4 positions
+_FREQUENCY_RANGE: Final = (0.05, 2.6)  # radians per position: wavelengths from about 126 down to 2.4 positions
 # The score before softmax of the position to which a neighbor head attends. It gets two thirds of the attention.
 _NEIGHBOR_SCORE: Final = 7.0
 _RANDOM_SCALE: Final = 0.3  # factor of random vectors (positions, segments, unseen tokens), so that words outweigh them
-_NORM_EXPONENT: Final = 0.5  # word vectors get their norm to this power, so that frequent words do not dominate
+_NORM_EXPONENT: Final = 0.5  # the norms of word vectors are raised to this power: frequent words dominate less
 _UNSEEN_NORM: Final = 1e-6  # a word vector with a smaller norm belongs to a token that does not occur in the corpus
 
 PositionGrowth = Literal["tile", "interpolate"]
-
-
-@torch.no_grad()
-def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: PositionGrowth) -> hub.Checkpoint:
-    """Return a checkpoint whose position embeddings are extended to `positions`.
-
-    `tile` repeats the position vectors, which preserves the differences between neighbors (Longformer, arXiv
-    2004.05150, section 5). `interpolate` stretches them linearly, which preserves the difference between the beginning
-    and the end of a text.
-    Raises `ConfigError` if the checkpoint has more positions.
-    """
-    current = checkpoint.config.max_position_embeddings
-    table_name = "encoder.embeddings.position.weight"
-    if positions < current:
-        raise ConfigError(
-            f"{checkpoint.directory}: has {current:,} positions, model.max_position_embeddings is {positions:,}",
-            f"set model.max_position_embeddings to at least {current}; shorter inputs need no fewer positions",
-        )
-    if positions == current or table_name not in checkpoint.tensors:
-        return checkpoint
-    table_PE = checkpoint.tensors[table_name].float()
-    if method == "tile":
-        table_PE = table_PE.repeat(-(-positions // current), 1)[:positions]
-    else:
-        table_PE = F.interpolate(table_PE.T[None], positions, mode="linear", align_corners=True)[0].T.contiguous()
-    console.info(f"{checkpoint.directory}: {method}s {current:,} positions to {positions:,}")
-    config = replace(checkpoint.config, max_position_embeddings=positions)
-    return replace(checkpoint, config=config, tensors={**checkpoint.tensors, table_name: table_PE})
 
 
 @dataclass(frozen=True)
@@ -104,10 +78,10 @@ class InformedInit:
             )
         if self.neighbors and position_dimensions(config) < 4:
             raise ConfigError(
-                f"init.neighbors needs heads of width 4 and 8 embedding dimensions; model.hidden_size "
-                f"{config.hidden_size} over {config.num_attention_heads} heads and embedding_size "
+                "init.neighbors needs heads of width 4 or more, and an embedding_size of 16 or more; "
+                f"model.hidden_size {config.hidden_size} over {config.num_attention_heads} heads and embedding_size "
                 f"{config.embedding_size} are too narrow",
-                "use fewer, wider heads, or init.neighbors = []",
+                "use fewer, wider heads or a larger embedding_size, or init.neighbors = []",
             )
 
 
@@ -143,7 +117,7 @@ def apply_informed_init(model: PretrainingModel, settings: InformedInit, words_V
     if words_VW is not None:
         _set_words(embeddings.word.weight[:, : words_VW.shape[1]], words_VW, model.config.initial_std)
     if settings.value_output_scale or settings.neighbors:
-        _init_attention_paths(model, settings, generator)
+        _init_projection_and_attention(model, settings, generator)
 
 
 def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
@@ -158,7 +132,7 @@ def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
     weight_VW.copy_(torch.where(is_seen_V1, even_VW * scale, _RANDOM_SCALE * weight_VW))
 
 
-def _init_attention_paths(model: PretrainingModel, settings: InformedInit, generator: torch.Generator) -> None:
+def _init_projection_and_attention(model: PretrainingModel, settings: InformedInit, generator: torch.Generator) -> None:
     """Initialize the projection, the masked-language head, the positions and the attention matrices of all blocks."""
     config = model.config
     encoder = model.encoder
@@ -168,8 +142,8 @@ def _init_attention_paths(model: PretrainingModel, settings: InformedInit, gener
         encoder.embeddings.word.weight[:, word_dims:] = 0
         encoder.embeddings.segment.weight[:, word_dims:] = 0
         _set_position_waves(encoder.embeddings.position.weight, encoder.embeddings.word.weight, word_dims)
-    # A head of width d adds at most d of the W word dimensions. This gain makes all heads together add
-    # `value_output_scale` times the words.
+    # Each head adds `gain` times the words, in min(d, W) random ones of the W word dimensions. On average all heads
+    # together then add `value_output_scale` times the words.
     heads = config.num_attention_heads
     gain = settings.value_output_scale * word_dims / (heads * min(config.head_size, word_dims))
     # Head 0 stays free if the neighbors leave a head: fine-tuning may put an overlap head there (`overlap_heads`).
@@ -258,3 +232,34 @@ def _set_value_and_output(
 def _frequencies(dimensions: int) -> Tensor:
     """Return the frequencies [F] of sinusoids in this many dimensions; each frequency has a cosine and a sine."""
     return torch.linspace(*_FREQUENCY_RANGE, dimensions // 2)
+
+
+# ---------------------------------------------------------------- more positions
+
+
+@torch.no_grad()
+def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: PositionGrowth) -> hub.Checkpoint:
+    """Return a checkpoint whose position embeddings are extended to `positions`.
+
+    `tile` repeats the position vectors, which preserves the differences between neighbors (Longformer, arXiv
+    2004.05150, section 5). `interpolate` stretches them linearly, which preserves the difference between the beginning
+    and the end of a text. Raises `ConfigError` if the checkpoint has more positions.
+    """
+    current = checkpoint.config.max_position_embeddings
+    table_name = "encoder.embeddings.position.weight"
+    if positions < current:
+        raise ConfigError(
+            f"{checkpoint.directory}: has {current:,} positions, model.max_position_embeddings is {positions:,}",
+            f"set model.max_position_embeddings to at least {current}; shorter inputs need no fewer positions",
+        )
+    if positions == current or table_name not in checkpoint.tensors:
+        return checkpoint
+    table_PE = checkpoint.tensors[table_name].float()
+    if method == "tile":
+        table_PE = table_PE.repeat(math.ceil(positions / current), 1)[:positions]
+    else:
+        table_1EP = F.interpolate(table_PE.T[None], positions, mode="linear", align_corners=True)
+        table_PE = table_1EP[0].T.contiguous()
+    console.info(f"{checkpoint.directory}: {method}s {current:,} positions to {positions:,}")
+    config = replace(checkpoint.config, max_position_embeddings=positions)
+    return replace(checkpoint, config=config, tensors={**checkpoint.tensors, table_name: table_PE})

@@ -3,7 +3,7 @@
 With random weights attention is nearly uniform. A small encoder needs some ten thousand updates before a token attends
 to its other occurrences. Until then, its accuracy on tasks with pairs is that of the majority class. If query and key
 are the same projection, every token attends to the most similar tokens from the first step on. Trockman and Kolter
-(2023, arXiv 2305.09828) initialize all heads like this, with Wq Wk' near the identity. Here only a few heads are
+(2023, arXiv 2305.09828) initialize all heads like this, with Wq Wk^T near the identity. Here only a few heads are
 initialized like this, and only in the directions in which words differ.
 
 `init_overlap_heads` first embeds sampled words at several positions and measures the input of the first block
@@ -51,14 +51,14 @@ _CONTEXT_GAIN: Final = 10.0  # factor of the vector that a context head adds to 
 
 @dataclass(frozen=True)
 class _OverlapStrength:
-    """Constants of an overlap head: how much higher than other words [CLS] scores, and the factor of what is added."""
+    """Constants of an overlap head."""
 
-    cls_score: float
-    gain: float
+    cls_score: float  # difference between the scores of [CLS] and of other words, before softmax
+    gain: float  # factor of the outcome that the head adds to a token
 
 
 # Without context heads, only [CLS] reads the outcomes of overlap heads, as the average over all tokens. A context head
-# reads the average over only a few tokens.
+# averages over only a few tokens, and needs clearer outcomes.
 _WITHOUT_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=5.0, gain=3.0)
 _WITH_CONTEXT_HEADS: Final = _OverlapStrength(cls_score=7.0, gain=6.0)
 
@@ -138,11 +138,15 @@ def _separate_segments(encoder: Encoder, word_ids: Tensor, generator: torch.Gene
 
 
 def _flatten_cls_attention(attention: Attention, stats: FirstLayerStats) -> None:
-    """Set the query of [CLS] to zero, so that it attends to all tokens evenly; the words' queries do not change."""
+    """Set the query of [CLS] to zero, so that it attends to all tokens evenly; the words' queries hardly change.
+
+    Subtracts from the query of an input x the query of [CLS], times the product of `detector_H` and x minus the mean.
+    This product is 1 for [CLS] and about 0 for words.
+    """
     query = attention.query
-    cls_query = query.weight @ (stats.cls_H + stats.mean_H) + query.bias
-    query.weight.sub_(torch.outer(cls_query, stats.detector_H))
-    query.bias.add_(cls_query * (stats.detector_H @ stats.mean_H))
+    cls_query_H = query.weight @ (stats.cls_H + stats.mean_H) + query.bias
+    query.weight.sub_(torch.outer(cls_query_H, stats.detector_H))
+    query.bias.add_(cls_query_H * (stats.detector_H @ stats.mean_H))
 
 
 # ---------------------------------------------------------------- measuring
@@ -230,13 +234,13 @@ def first_layer_input(encoder: Encoder, ids: Tensor, positions: Tensor, segment:
 
 
 def _unused_directions(directions_HH: Tensor) -> Tensor:
-    """Return unit directions ordered by variance, [i, H], without the component that LayerNorm removes.
+    """Return unit directions ordered by variance, [i, H], without the component that the block's LayerNorm removes.
 
-    `directions_HH` has eigenvectors as columns, with ascending variance. The first one is left out. Only the first few
-    of the result are used.
+    `directions_HH` has eigenvectors as columns, with ascending variance. The first one is left out: without a
+    projection, it is the direction that the LayerNorm of the embeddings removes.
     """
     hidden = len(directions_HH)
-    # The unit vector of equal components: LayerNorm removes this direction.
+    # The unit vector of equal components. LayerNorm subtracts the mean, and with it this direction.
     ones_H = directions_HH.new_full((hidden,), hidden**-0.5)
     unused_iH = directions_HH.T[1:]
     return F.normalize(unused_iH - torch.outer(unused_iH @ ones_H, ones_H), dim=1)
@@ -291,18 +295,19 @@ def _set_overlap_head(
     # The score of a word with itself is its squared norm in the compared directions, divided by sqrt(d). This factor
     # makes the mean of this score over words `_SAME_WORD_SCORE`.
     words_cH *= math.sqrt(_SAME_WORD_SCORE * root / float(((stats.words_nH @ words_cH.T) ** 2).sum(1).mean()))
+    # The product of `text_H` and a word minus the mean is +-sqrt(_OTHER_TEXT_SCORE * root); the segment gives the sign.
     text_H = math.sqrt(_OTHER_TEXT_SCORE * root) / stats.half_step * stats.segment_H
     cls_scale = math.sqrt((_OTHER_TEXT_SCORE + strength.cls_score) * root)
 
     # The segment's row has opposite signs in query and key: the other text scores positive, the same text negative.
     query_dH = torch.cat([words_cH, -text_H[None], torch.zeros_like(text_H)[None]])
-    key_dH = torch.cat([words_cH, text_H[None]])
+    word_and_text_keys = torch.cat([words_cH, text_H[None]])  # [d - 1, H]
     # [CLS] is not a word of either text, so its key is zero in these rows.
-    key_dH = key_dH - torch.outer(key_dH @ stats.cls_H, stats.detector_H)
-    key_dH = torch.cat([key_dH, cls_scale * stats.detector_H[None]])
-    for linear, weight_dH in ((attention.query, query_dH), (attention.key, key_dH)):
-        linear.weight[rows] = weight_dH
-        linear.bias[rows] = -weight_dH @ stats.mean_H
+    word_and_text_keys -= torch.outer(word_and_text_keys @ stats.cls_H, stats.detector_H)
+    key_dH = torch.cat([word_and_text_keys, cls_scale * stats.detector_H[None]])
+    for layer, weight_dH in ((attention.query, query_dH), (attention.key, key_dH)):
+        layer.weight[rows] = weight_dH
+        layer.bias[rows] = -weight_dH @ stats.mean_H
     attention.query.bias[rows.stop - 1] = cls_scale  # the last row scores [CLS] alike for every query
 
     # The first value row is -1 for [CLS] and 0 for words; the second is the outcome of the layer below. The other rows
@@ -328,11 +333,11 @@ def _set_context_head(
     waves = min(size, len(stats.wave_fH))
     # At distance 0, cos^2 + sin^2 = 1 for each frequency, so the score is gain^2 * frequencies / sqrt(d).
     gain = math.sqrt(_SAME_POSITION_SCORE * math.sqrt(size) / len(_WAVE_FREQUENCIES))
-    for linear in (attention.query, attention.key):
-        linear.weight[rows] = 0
-        linear.bias[rows] = 0
-        linear.weight[rows][:waves] = gain * stats.wave_fH[:waves]
-        linear.bias[rows][:waves] = -gain * stats.wave_fH[:waves] @ stats.mean_H
+    for layer in (attention.query, attention.key):
+        layer.weight[rows] = 0
+        layer.bias[rows] = 0
+        layer.weight[rows][:waves] = gain * stats.wave_fH[:waves]
+        layer.bias[rows][:waves] = -gain * stats.wave_fH[:waves] @ stats.mean_H
     # The first value row reads the outcome of overlap head 0; the output matrix ignores the random rows.
     outcome_H = stats.unused_iH[0]
     random_dH = nn.init.orthogonal_(torch.empty(size - 1, len(direction_H)), generator=generator)

@@ -34,8 +34,9 @@ _COPY_ALIGNMENT: Final = 64  # bytes; compiled kernels first copy an input whose
 
 @dataclass(frozen=True)
 class Rectangle:
-    """The slots of packed rows in a padded rectangle of N = `sequences` by S = `width` slots.
+    """A padded rectangle of N = `sequences` by S = `width` slots, and the slot of each packed row.
 
+    A row is an entry of the first dimension of a packed tensor, such as a token's hidden state.
     `slots` [rows] int64: n * S + s for the row at position s of sequence n; None if the rows fill the rectangle in
     order. `mask` [N, 1, 1, S] bool: True where a slot contains a row; None if every slot contains a row, or if another
     mask is used (`SparseAttentionLayout.mask`).
@@ -87,7 +88,8 @@ class PaddedLayout(Rectangle):
     def rounded(self, rows: int) -> PaddedLayout:
         """Return a layout with filler after the rows: `round_up(rows)` rows, in a rectangle of rounded width.
 
-        `rows` is the number of rows in this layout. All filler rows share one slot, which the mask excludes.
+        `rows` is the number of rows in this layout. All filler rows share one slot, which the mask excludes. The result
+        has no `kernel_width`, because the variable-length kernel needs no filler.
         """
         filler = round_up(rows) - rows
         width = round_up(self.width)
@@ -98,7 +100,7 @@ class PaddedLayout(Rectangle):
         slots = self.flat_index(width)
         is_used = torch.zeros(self.sequences * width, dtype=torch.uint8, device=slots.device).index_fill(0, slots, 1)
         mask = is_used.bool().view(self.sequences, 1, 1, width)
-        free_slot = is_used.argmin()
+        free_slot = is_used.argmin()  # the first slot that contains no row
         slots = torch.cat([slots, free_slot.expand(filler)])
         return PaddedLayout(self.sequences, width, slots, mask, self.offsets)
 
@@ -323,6 +325,7 @@ def copy_as_one_buffer(
     for start, array in zip(starts, arrays, strict=True):
         buffer.numpy()[start : start + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
     on_device = buffer.to(device, non_blocking=True)
+    # torch has no public function that maps NumPy's dtypes to its own.
     dtypes = [torch.from_numpy(np.empty(0, a.dtype)).dtype for a in arrays]
     return [
         on_device[start : start + a.nbytes].view(dtype).view(a.shape)

@@ -3,7 +3,8 @@
 The padded form uses the same weights as the packed form, in which the sequences of a batch are concatenated without
 padding. It uses only plain operations, which every runtime has.
 
-Shapes: N sequences, S positions, E embedding size, H hidden size, V vocabulary size, C labels or choices.
+Shapes: N sequences, S positions, A attention heads of width d, E embedding size, H hidden size, V vocabulary size, C
+labels or choices.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from albert_cli.model.heads import (
 )
 
 INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
-Axes = dict[int, str]  # the dynamic axes of an array, whose size may differ from call to call: names by number
+Axes = dict[int, str]  # the name of each dynamic axis (one whose size may differ from call to call), by its number
 _PER_SEQUENCE: Final[Axes] = {0: "batch"}
 _PER_TOKEN: Final[Axes] = {0: "batch", 1: "sequence"}
 
@@ -37,8 +38,8 @@ _PER_TOKEN: Final[Axes] = {0: "batch", 1: "sequence"}
 class PaddedModel(nn.Module):
     """A model of `heads` on padded inputs [N, S] of int64; for multiple choice the inputs are [N, C, S].
 
-    `input_axes` are the dynamic axes of every input. `outputs` are those of each output, by Hugging Face's name for the
-    output. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even if `token_type_ids`
+    Every input has the dynamic axes `input_axes`. `outputs` maps Hugging Face's name of each output to its dynamic
+    axes. With `sep_id`, the id of [SEP], the tokens after the first [SEP] have segment 1 even if `token_type_ids`
     are 0, because the tokenizers of transformers.js return no segments.
     """
 
@@ -107,12 +108,12 @@ class PaddedModel(nn.Module):
         """Return attention's contexts [N, S, H], to which the output projection is not yet applied."""
         config = self.encoder.config
         shape = (x_NSH.shape[0], x_NSH.shape[1], config.num_attention_heads, config.head_size)
-        q, k, v = (
-            part(x_NSH).view(shape).transpose(1, 2) for part in (attention.query, attention.key, attention.value)
-        )
-        scores = q @ k.transpose(-1, -2) / math.sqrt(config.head_size) + bias_N11S
-        context: Tensor = F.softmax(scores, -1) @ v
-        return context.transpose(1, 2).flatten(2)
+        q_NASd = attention.query(x_NSH).view(shape).transpose(1, 2)
+        k_NASd = attention.key(x_NSH).view(shape).transpose(1, 2)
+        v_NASd = attention.value(x_NSH).view(shape).transpose(1, 2)
+        scores_NASS = q_NASd @ k_NASd.transpose(-1, -2) / math.sqrt(config.head_size) + bias_N11S
+        context_NASd: Tensor = F.softmax(scores_NASS, -1) @ v_NASd
+        return context_NASd.transpose(1, 2).flatten(2)
 
 
 def _output_axes(model: nn.Module) -> Mapping[str, Axes]:

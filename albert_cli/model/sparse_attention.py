@@ -248,14 +248,14 @@ def attend_sparsely(
     v_TAd: Tensor,
     padded_attention: PaddedAttention,
 ) -> Tensor:
-    """Return softmax(q k' / sqrt(d)) v over the keys to which each row attends, [R, A * d].
+    """Return softmax(q k^T / sqrt(d)) v over the keys to which each row attends, [R, A * d].
 
     `key_layout` is the layout of all tokens, and `padded_attention` computes attention within a rectangle. The inputs
     may end with filler rows and filler tokens; the contexts of filler rows are zero. The backward pass computes the
     padded copies of queries, keys and values again, because saved copies would take several times the memory of the
     packed tensors.
     """
-    arguments = (sparse, key_layout, padded_attention, q_RAd, k_TAd, v_TAd)
+    arguments = (sparse, key_layout, q_RAd, k_TAd, v_TAd, padded_attention)
     if torch.is_grad_enabled() and k_TAd.requires_grad:
         context: Tensor = checkpoint(_attend_chunks, *arguments, use_reentrant=False)
         return context
@@ -265,10 +265,10 @@ def attend_sparsely(
 def _attend_chunks(
     sparse: SparseAttentionLayout,
     key_layout: PaddedLayout,
-    padded_attention: PaddedAttention,
     q_RAd: Tensor,
     k_TAd: Tensor,
     v_TAd: Tensor,
+    padded_attention: PaddedAttention,
 ) -> Tensor:
     """Attend from local rows chunk by chunk, and from global rows to their whole sequence; return contexts [R, A * d].
 

@@ -19,10 +19,10 @@ from albert_cli.model.config import ModelConfig
 
 CONFIG_FILES: Final = {"albert": "albert_config.json", "bert": "bert_config.json"}
 
-# Patterns of variables' names, and our names for them. A pattern matches a whole name, or a name without its last part
-# (kernel, bias, gamma or beta), for which `translate_name` adds .weight or .bias. In our names, {b} is a block's index,
-# and {part} is query, key or value. In patterns, g is the number of a group (for BERT, of a layer), and i is the number
-# of a block in its group.
+# Patterns of TensorFlow's names of variables, and our names for them. A pattern matches a whole name, or a name without
+# its last part (kernel, bias, gamma or beta); `translate_name` then adds .weight or .bias to our name.
+# In patterns, the group g is the number of a layer group (for BERT, of a layer), and i the number of a block in it.
+# In our names, {b} is the index of the block, and {part} is query, key or value.
 _ALBERT_LAYER: Final = r"bert/encoder/transformer/group_(?P<g>\d+)/inner_group_(?P<i>\d+)"
 _BERT_LAYER: Final = r"bert/encoder/layer_(?P<g>\d+)"
 _RULES: Final = (
@@ -52,7 +52,7 @@ _RULES: Final = (
     (r"output_weights", "classifier.weight"),
     (r"output_bias", "classifier.bias"),
 )
-_LEAVES: Final = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
+_PARAMETER_NAMES: Final = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 # Names of variables that are not weights: step counters, and the moments of the optimizer.
 _NOT_WEIGHTS: Final = re.compile(r"global_step|.*/(adam|lamb|AdamWeightDecay)[^/]*|.*_(m|v)\d*|beta[12]_power.*")
 
@@ -60,7 +60,7 @@ _NOT_WEIGHTS: Final = re.compile(r"global_step|.*/(adam|lamb|AdamWeightDecay)[^/
 def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
     """Return a checkpoint's shape, and the content of its `albert_config.json` or `bert_config.json`.
 
-    The content also gets a `model_type`, and `hidden_act` has Hugging Face's name. Raises `CheckpointError` if both
+    In the content, `model_type` is added and `hidden_act` gets Hugging Face's name. Raises `CheckpointError` if both
     files are missing, or if one describes no ALBERT or BERT.
     """
     for model_type, name in CONFIG_FILES.items():
@@ -75,10 +75,10 @@ def read_config(directory: Path) -> tuple[ModelConfig, dict[str, object]]:
     raise CheckpointError(f"{directory}: a TensorFlow checkpoint without {names}", "copy this file into the directory")
 
 
-def find_prefix(directory: Path) -> Path:
-    """Return the path of `model.ckpt-best` or else of the checkpoint with the most steps, without the files' suffixes.
+def _find_prefix(directory: Path) -> Path:
+    """Return the path of `model.ckpt-best`, or else of the checkpoint with the most steps, for TensorFlow's reader.
 
-    Raises `CheckpointError` if there is none.
+    A checkpoint consists of several files; the path is their common prefix. Raises `CheckpointError` if there is none.
     """
     indices = sorted(directory.glob("*.ckpt*.index"), key=lambda path: _recency(path.stem))
     if not indices:
@@ -104,7 +104,7 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
         raise ConfigError(
             f"{directory}: reading a TensorFlow checkpoint needs TensorFlow", "pip install 'albert-cli[tf]'"
         ) from None
-    prefix = find_prefix(directory)
+    prefix = _find_prefix(directory)
     try:
         reader = load_checkpoint(str(prefix))
         names = sorted(reader.get_variable_to_shape_map())
@@ -122,15 +122,15 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
 
 def translate_name(name: str, config: ModelConfig) -> str:
     """Return our name for a TensorFlow variable; a name that no rule matches does not change."""
-    suffixes = {name: ""}  # what to add to our name, if a pattern matches the whole variable or all but its last part
     prefix, _, leaf = name.rpartition("/")
-    if leaf in _LEAVES:
-        suffixes[prefix] = f".{_LEAVES[leaf]}"
     for pattern, our_name in _RULES:
-        for candidate, suffix in suffixes.items():
-            match = re.fullmatch(pattern, candidate)
-            if match is not None:
-                groups = match.groupdict()
-                block = int(groups.get("g", 0)) * config.inner_group_num + int(groups.get("i", 0))
-                return our_name.format(b=block, part=groups.get("part")) + suffix
+        suffix = ""
+        match = re.fullmatch(pattern, name)
+        if match is None and leaf in _PARAMETER_NAMES:
+            suffix = f".{_PARAMETER_NAMES[leaf]}"
+            match = re.fullmatch(pattern, prefix)
+        if match is not None:
+            groups = match.groupdict()
+            block = int(groups.get("g", 0)) * config.inner_group_num + int(groups.get("i", 0))
+            return our_name.format(b=block, part=groups.get("part")) + suffix
     return name

@@ -28,7 +28,7 @@ _PICKLED_FILE: Final = "pytorch_model.bin"
 _INDEX_SUFFIX: Final = ".index.json"
 # Keys under which training programs save the weights, next to the optimizer's state.
 _WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")
-_WRAPPER_PREFIX: Final = "module."  # which DataParallel adds to every name
+_WRAPPER_PREFIX: Final = "module."  # DataParallel adds it to every name
 MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
 # Layouts that cannot be read: the pattern of a file's name, a description of the file, and the remedy.

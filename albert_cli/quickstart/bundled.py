@@ -36,6 +36,7 @@ _ALIASES: Final = {  # other names of packages, which are masked, too
     "tkinter": ["tk", "tcl"],
 }
 _MIN_MODULES: Final = 8  # of a package that becomes a class of the task
+_SENTENCE_WORDS: Final = range(5, 41)  # numbers of words of the task's sentences
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,17 @@ def load_or_write_bundled(out: Path, settings: BundledDataSettings) -> dict[str,
     if facts_file.is_file():
         return store.read_json(facts_file)
     documents = list(read_documents([settings.source]))
-    names = _choose_packages(documents, settings.packages)
+    class_names = _choose_packages(documents, settings.packages)
     heldout = []
     with store.open_text_writer(out / "corpus.jsonl") as stream:
         for document in documents:
-            is_of_class = _package(document) in names
+            is_of_class = _package(document) in class_names
             if is_of_class and hash_to_unit_interval(f"held out {document.name}") < settings.heldout:
                 heldout.append(document)
             else:
                 line = json.dumps({"id": document.name, "text": document.text}, ensure_ascii=False)
                 stream.write(line + "\n")
-    tables = build_task_tables(heldout, names, settings)
+    tables = build_task_tables(heldout, class_names, settings)
     for split, rows in tables.items():
         with store.open_text_writer(out / "task" / f"{split}.csv") as stream:
             csv.writer(stream, lineterminator="\n").writerows([("text", "label"), *rows])
@@ -79,14 +80,14 @@ def load_or_write_bundled(out: Path, settings: BundledDataSettings) -> dict[str,
         "documents": len(documents),
         "characters": characters,
         "sha256": fingerprint,
-        "packages": names,
+        "packages": class_names,
         "held_out_modules": len(heldout),
         **{f"{split}_sentences": len(rows) for split, rows in tables.items()},
     }
     store.write_json(facts_file, facts)
     console.info(
         f"{characters / 1e6:.1f} MB in {len(documents):,} modules, fingerprint {fingerprint[:16]}; "
-        f"task: {len(tables['train']):,} training and {len(tables['dev']):,} test sentences of {', '.join(names)}"
+        f"task: {len(tables['train']):,} training and {len(tables['dev']):,} test sentences of {', '.join(class_names)}"
     )
     return facts
 
@@ -101,27 +102,28 @@ def _choose_packages(documents: Sequence[Document], count: int) -> list[str]:
 
 
 def _package(document: Document) -> str:
+    """Return the top-level package of a module, whose documentation is the document."""
     return document.name.split(".", 1)[0]
 
 
 def build_task_tables(
-    heldout: Sequence[Document], names: Sequence[str], settings: BundledDataSettings
+    heldout: Sequence[Document], class_names: Sequence[str], settings: BundledDataSettings
 ) -> dict[str, list[TaskRow]]:
     """Return the rows of the splits `train` and `dev`, from different modules, with classes as balanced as possible.
 
-    names: the packages that are classes. There is no split `test`: models are tested on `dev`, so its size is
-    `settings.test_sentences`. A sentence has 5 to 40 words; repeated sentences are left out.
+    class_names: the packages that are classes. There is no split `test`: models are tested on `dev`, so its size is
+    `settings.test_sentences`. Repeated sentences are left out.
     """
     sizes = {"train": settings.train_sentences, "dev": settings.test_sentences}
     train_fraction = sizes["train"] / sum(sizes.values())
-    name_pattern = _name_pattern(names)
+    name_pattern = _name_pattern(class_names)
     seen: set[str] = set()
-    sentences: dict[str, dict[str, list[str]]] = {split: {name: [] for name in names} for split in sizes}
+    sentences: dict[str, dict[str, list[str]]] = {split: {name: [] for name in class_names} for split in sizes}
     for document in heldout:
         split = "train" if hash_to_unit_interval(f"train {document.name}") < train_fraction else "dev"
         for sentence in split_sentences(document.text):
             masked = name_pattern.sub(_MASKED_NAME, sentence)
-            if 5 <= len(masked.split()) <= 40 and masked not in seen:
+            if len(masked.split()) in _SENTENCE_WORDS and masked not in seen:
                 seen.add(masked)
                 sentences[split][_package(document)].append(masked)
     return {split: _balance_classes(split, by_name, sizes[split]) for split, by_name in sentences.items()}

@@ -17,7 +17,7 @@ from albert_cli.training.task_recipe import load_recipe
 
 FINETUNE_RECIPE: Final = "mini/table"
 # The defaults for the user's data; see `QuickstartPlan`.
-_DEFAULT_LABELS: Final = (100, 500, 2_000)
+_DEFAULT_LABEL_COUNTS: Final = (100, 500, 2_000)
 _DEFAULT_TIME: Final = "10m"
 _DEFAULT_VOCABULARY: Final = 8_000
 _SAMPLE_SIZE: Final = 200_000
@@ -35,7 +35,7 @@ class QuickstartPlan:
     max_time: str  # of pretraining, such as 80s
     vocabulary_size: int  # number of tokens
     sample_size: int  # sentences that the vocabulary is trained on
-    labels: tuple[int, ...]  # numbers of training examples; a model is fine-tuned and scored for each
+    labels: tuple[int, ...]  # numbers of labeled training examples; a model is fine-tuned and scored for each number
     runs: int = 3  # fine-tuning seeds
     overrides: tuple[str, ...] = ()  # of the fine-tuning recipe (`-s`), such as the names of the table's columns
     bundled: BundledDataSettings | None = None
@@ -95,19 +95,19 @@ def plan_own_data(
         max_time=max_time or _DEFAULT_TIME,
         vocabulary_size=size or _DEFAULT_VOCABULARY,
         sample_size=_SAMPLE_SIZE,
-        labels=_choose_labels(labels, rows, table),
+        labels=_choose_label_counts(labels, rows, table),
         overrides=tuple(overrides),
     )
 
 
-def _choose_labels(labels: str | None, rows: int, table: str) -> tuple[int, ...]:
+def _choose_label_counts(labels: str | None, rows: int, table: str) -> tuple[int, ...]:
     """Return the numbers in `--labels`, sorted; without the option, the default numbers below the number of rows.
 
     rows: the number of training rows of the table. Raises `ConfigError` if `labels` is not a list of numbers from 1 to
     `rows`.
     """
     if labels is None:
-        return tuple(count for count in _DEFAULT_LABELS if count < rows) or (rows,)
+        return tuple(count for count in _DEFAULT_LABEL_COUNTS if count < rows) or (rows,)
     try:
         counts = tuple(sorted({int(count) for count in labels.split(",")}))
     except ValueError:

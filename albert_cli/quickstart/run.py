@@ -30,7 +30,8 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.text_match import warn_about_mismatch
 
 InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command and returns the output of `--json`
-_Run = Callable[..., JsonObject]  # the same, with the arguments one by one and of any type; prints the command first
+# `run` in `run_quickstart`: prints the command before it is run, and takes its words one by one, of any type.
+_Run = Callable[..., JsonObject]
 
 _MASKED_EXAMPLES: Final = 12  # texts with a masked word, on which the model's guesses are shown
 _EXAMPLE_WORDS: Final = range(8, 17)  # numbers of words of these texts
@@ -96,10 +97,8 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     run("vocab", *plan.text, "--out", vocabulary, *sizes)
     run("data", *plan.text, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
     _warn_about_table(data, plan)
-    return run(
-        *("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", "--max-time", plan.max_time),
-        *("-s", "train.eval_every=400", "--device", device),  # often enough for a curve in the report
-    )
+    schedule = ("--max-time", plan.max_time, "-s", "train.eval_every=400")  # often enough for a curve in the report
+    return run("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", *schedule, "--device", device)
 
 
 def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
@@ -121,13 +120,13 @@ def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: st
 
     The recipe scores dev only after the last step, so dev selects no checkpoint.
     """
-    return run(
-        *("eval", FINETUNE_RECIPE, "--checkpoint", out / "pretrain", "--data", plan.table),
-        *("--out", out / "scores" / str(count), "--runs", plan.runs),
-        *("--nproc", min(machine.available_cores(), 2), "--controls", ",".join(CONTROLS)),
-        *("-s", f'table.title="{plan.title}"', "-s", f"data.train_examples={count}", "--device", device),
-        *(word for override in plan.overrides for word in ("-s", override)),
-    )
+    paths = ("--checkpoint", out / "pretrain", "--data", plan.table, "--out", out / "scores" / str(count))
+    processes = min(machine.available_cores(), 2)
+    protocol = ("--runs", plan.runs, "--nproc", processes, "--controls", ",".join(CONTROLS))
+    settings = ["-s", f'table.title="{plan.title}"', "-s", f"data.train_examples={count}", "--device", device]
+    for override in plan.overrides:
+        settings += ["-s", override]
+    return run("eval", FINETUNE_RECIPE, *paths, *protocol, *settings)
 
 
 def _total_seconds(out: Path, started: float) -> float:
@@ -139,7 +138,7 @@ def _total_seconds(out: Path, started: float) -> float:
 
 
 def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list[dict[str, str]]:
-    """Mask a word in each of some dev texts, let the model guess the words, and write the guesses to `examples.json`.
+    """Mask one word in each of several dev texts, and write the model's guesses of the words to `examples.json`.
 
     Return the rows of the file, from which `albert report` makes a table; there are none if no dev text is suitable.
     """

@@ -1,8 +1,8 @@
 """The summary of a quickstart: scores by number of labels, and a comparison of the encoder with classical features.
 
 The outputs of `albert eval` come in. `summarize` returns values for `quickstart.json`, from which `format_summary`
-makes the text that the command prints at its end. Classical features are the best linear model without a pretrained
-encoder, such as a bag of words.
+makes the text that the command prints at its end. The classical baseline is the best linear model of features that need
+no encoder, such as a bag of words.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ def _summarize_scores(evaluation: Mapping[str, Any]) -> JsonObject:
 
 
 def _above_at_every_count(scores: Mapping[str, JsonObject]) -> dict[str, bool]:
-    """Return, for each control and the baseline, if every pretrained seed is above it with every number of labels.
+    """Return True for each control or baseline that every pretrained seed is above with every number of labels.
 
     scores: by number of labels and model. A model without scores for some number of labels is left out.
     """
-    return {
-        name: all(by_model[name].get("every_seed_above", False) for by_model in scores.values())
-        for name in (*CONTROLS, CLASSICAL)
-        if all(name in by_model for by_model in scores.values())
-    }
+    is_above = {}
+    for name in (*CONTROLS, CLASSICAL):
+        if all(name in by_model for by_model in scores.values()):
+            is_above[name] = all(by_model[name].get("every_seed_above", False) for by_model in scores.values())
+    return is_above
 
 
 def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
@@ -97,22 +97,21 @@ def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
 def format_summary(result: Mapping[str, Any]) -> str:
     """Format a quickstart's result: the pretraining loss, the scores, some guesses of masked words, the conclusion."""
     pretraining = result["pretraining"]
-    below = pretraining["below_unigram_entropy"]  # how far the loss is below the entropy
-    side = "above" if below >= 0 else "below"
-    task = result["task"]  # scores by number of labels and model
-    headers = ("labels", *(f"{int(count):,}" for count in task))
-    rows = [
-        (title, *(_format_scores(by_model[name]) for by_model in task.values()))
-        for name, title in _MODEL_TITLES.items()
-        if all(name in by_model for by_model in task.values())
-    ]
+    gain = pretraining["below_unigram_entropy"]  # positive if the loss is below the entropy
+    side = "above" if gain >= 0 else "below"
+    scores = result["task"]  # by number of labels and model
+    headers = ("labels", *(f"{int(count):,}" for count in scores))
+    rows = []
+    for name, title in _MODEL_TITLES.items():
+        if all(name in by_model for by_model in scores.values()):
+            rows.append((title, *(_format_scores(by_model[name]) for by_model in scores.values())))
     lines = [
         f"held-out MLM loss {pretraining['mlm_loss']:.3f} nats, unigram entropy "
-        f"{pretraining['unigram_entropy']:.3f} ({abs(below):.3f} {side} the loss)",
+        f"{pretraining['unigram_entropy']:.3f} ({abs(gain):.3f} {side} the loss)",
         "",
         f"{result['title']}: {result['metric']} on the development set, the median and every seed",
         console.format_table(headers, rows),
-        *_format_verdicts(task),
+        *_format_verdicts(scores),
         "",
     ]
     shown = result["examples"][:_SHOWN_EXAMPLES]
@@ -123,13 +122,13 @@ def format_summary(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"report: {result['report']}  ({seconds})", "", result["conclusion"]])
 
 
-def _format_verdicts(task: Mapping[str, JsonObject]) -> list[str]:
+def _format_verdicts(scores: Mapping[str, JsonObject]) -> list[str]:
     """Return a line for each list of models that every pretrained seed is above, with the numbers of labels.
 
-    task: scores by number of labels and model.
+    scores: by number of labels and model.
     """
     counts_by_models: dict[str, list[str]] = defaultdict(list)
-    for count, by_model in task.items():
+    for count, by_model in scores.items():
         titles = [title for name, title in _MODEL_TITLES.items() if by_model.get(name, {}).get("every_seed_above")]
         counts_by_models["; ".join(titles) or "none of them"].append(f"{int(count):,}")
     return [

@@ -1,7 +1,7 @@
 """Build one self-contained page from result directories: curves, scores of every seed, mistakes, provenance.
 
-`build_report` writes the page. `collect` reads the directories; the sections on data and provenance are made here, and
-each other section has a module; the templates `report` lay the sections out.
+`build_report` writes the page. `collect` reads the directories. This module builds the sections on data and provenance;
+every other section has its own module. The templates `report.html.jinja` and `report.md.jinja` lay the sections out.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ def _summarize_counts(inputs: ReportInputs) -> str:
 
 
 def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Add the name of a directory to the name of each model that several results on one task have.
+    """Add a directory to the name of every model whose name is ambiguous: several results on one task have it.
 
-    The directory is that of the result. In a suite this directory is named after the task, and its parent is used.
+    The directory is that of the result. In a suite, where this directory is named after the task, it is the parent.
     """
     counts = Counter(key for evaluation in evaluations for key in _identity_keys(evaluation))
     folders: dict[Path, Path] = {}  # the directory to add, by the path of an ambiguous result
@@ -164,9 +164,10 @@ def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def _identity_keys(evaluation: Evaluation) -> list[tuple[object, ...]]:
-    """Return two keys that must be unique: one for the cell in the table of scores, one for the point in a curve.
+    """Return two keys; if two evaluations share one, the page cannot tell their models apart.
 
-    The curve is that of the scores by number of labeled examples.
+    The first key is that of a cell in the table of scores. The second is that of a point in the curve of scores by
+    number of labeled examples.
     """
     task_and_model = (evaluation.task_identity, evaluation.model)
     return [
@@ -178,7 +179,7 @@ def _identity_keys(evaluation: Evaluation) -> list[tuple[object, ...]]:
 def _assign_colors(inputs: ReportInputs) -> Colors:
     """Return a color for every run and model, by name; the first model from a run's checkpoints has the run's color."""
     colors = {run.name: series_color(number) for number, run in enumerate(inputs.pretraining)}
-    runs_without_model = set(colors)
+    runs_without_model = list(colors)
     next_number = len(colors)
     for model in scores.list_models(inputs.evaluations):
         # A model from a run's checkpoint is named "RUN, step 3,000".

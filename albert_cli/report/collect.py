@@ -123,8 +123,10 @@ class Evaluation:
     @property
     def control_rank(self) -> int:
         """0 for a model, 1 for a control from its initial weights, 2 for a control from random weights."""
-        ranks = {name: rank for rank, name in enumerate(CONTROLS, start=1)}
-        return ranks.get(self.record.training.weights, 0) if self.record.training else 0
+        training = self.record.training
+        if training is None or training.weights not in CONTROLS:
+            return 0
+        return 1 + list(CONTROLS).index(training.weights)
 
 
 class ExampleTable(Record):
@@ -188,12 +190,12 @@ def short_names(paths: Sequence[Path]) -> dict[Path, str]:
 
     A path that has no such ending is named by its last part.
     """
-    endings = {path: _endings(path.resolve().parts) for path in paths}
-    counts = Counter(ending for endings_of_path in endings.values() for ending in endings_of_path)
+    endings_by_path = {path: _endings(path.resolve().parts) for path in paths}
+    counts = Counter(ending for endings in endings_by_path.values() for ending in endings)
     names = {}
-    for path, endings_of_path in endings.items():
-        unique = [ending for ending in endings_of_path if counts[ending] == 1]
-        names[path] = "/".join(unique[0] if unique else endings_of_path[0])
+    for path, endings in endings_by_path.items():
+        shortest_unique = next((ending for ending in endings if counts[ending] == 1), endings[0])
+        names[path] = "/".join(shortest_unique)
     return names
 
 
@@ -231,6 +233,7 @@ def _walk(directories: Sequence[Path]) -> Iterator[Path]:
     seen: set[Path] = set()
     for start in directories:
         for folder, subfolders, _ in os.walk(start):
+            # `os.walk` visits only the subfolders that remain in this list.
             subfolders[:] = sorted(name for name in subfolders if not name.startswith((".", "step-")))
             path = Path(folder)
             if path.resolve() not in seen:
@@ -260,7 +263,7 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
         corpus, _, metric = key.rpartition("/")
         heldout.setdefault(corpus, {})[metric] = curve
     checkpoints: dict[str, str] = {}
-    parents: dict[str, str] = {}
+    data = ""
     for step in sorted(path.glob("step-*")):
         try:
             manifest = store.read_manifest(step)
@@ -270,11 +273,11 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
         if manifest is not None:
             digits = step.name.removeprefix("step-")
             checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
-            parents |= manifest.parents
+            data = manifest.parents.get("data", data)
     recipe: Recipe = {}
     if store.exists_or_is_listed(path / "recipe.toml"):
         recipe = store.read_toml(path / "recipe.toml")
-    return PretrainingRun(name, training, heldout, recipe, checkpoints, parents.get("data", ""))
+    return PretrainingRun(name, training, heldout, recipe, checkpoints, data)
 
 
 def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> list[Evaluation]:
@@ -291,9 +294,13 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     for path in (*evals, *ensembles, *separate_runs):
         record = records[path]
         folders = _run_folders(path, record)
-        curves = [read_curves(folder)[1].get(record.metric, []) for folder in folders]
-        name = _model_name(record, checkpoints)
-        evaluations.append(Evaluation(name, record, [curve for curve in curves if len(curve) > 1], path, folders))
+        curves = []
+        for folder in folders:
+            _, evaluation_curves = read_curves(folder)
+            curve = evaluation_curves.get(record.metric, [])
+            if len(curve) > 1:
+                curves.append(curve)
+        evaluations.append(Evaluation(_model_name(record, checkpoints), record, curves, path, folders))
     return evaluations
 
 

@@ -1,7 +1,7 @@
 """The report's tables of mistakes on named entities: texts with marked entities, and the errors by type of entity.
 
-Lines of predictions come in, and tables go out. Gold entities are the labels of the data, predicted entities the
-model's. Positions count characters of the text.
+The functions take lines of predictions. Gold entities are the labels of the data, predicted entities the model's.
+Positions count characters of the text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from albert_cli.formatting import format_percent
-from albert_cli.report.predictions import PredictionLine, prediction_kind
 from albert_cli.report.render import Cell, MarkedText, Segment, Table
+from albert_cli.tasks.predictions import PredictionLine, prediction_kind
 
 _ERRORS = ("missed", "wrong borders", "wrong type", "spurious")
 _SHOWN_CHARACTERS = 400  # of a text

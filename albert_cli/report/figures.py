@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-# Of runs and models. Experiments have at most eight variants.
+# The colors of runs and models. Eight are enough for the variants of every experiment.
 PALETTE: Final = ("#1f5f99", "#c0561c", "#3d7d4b", "#8a4b94", "#8c6d1f", "#b33a52", "#23a3a8", "#d98cb3")
 INK: Final = "#22211e"  # text
 MUTED: Final = "#6c675e"  # axes and baselines
@@ -201,9 +201,9 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
         axes.set_ylim(-0.6, len(rows) - 0.4)
         all_scores = [100 * score for row in rows for score in row.scores]
         center = (min(all_scores) + max(all_scores)) / 2
-        # At least one percentage point, so that tiny differences look tiny.
-        width = max(max(all_scores) - min(all_scores), 1.0)
-        half_width = 0.56 * width  # half of the width, and a margin of 6 % of the width
+        # The axis covers at least one percentage point, so that tiny differences look tiny.
+        score_range = max(max(all_scores) - min(all_scores), 1.0)
+        half_width = (0.5 + 0.06) * score_range  # with a margin of 6 % on each side
         axes.set_xlim(center - half_width, center + half_width)
         axes.grid(axis="x")
         axes.spines["left"].set_visible(False)
@@ -254,8 +254,9 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
             style = next(baseline_styles) if trend.is_baseline else "-"
             axes.plot(counts, medians, linestyle=style, color=trend.color, label=label)
             if not trend.is_baseline:
-                dots = [(count, 100 * score) for count in counts for score in trend.scores[count]]
-                axes.plot(*zip(*dots, strict=True), "o", markersize=6, color=trend.color, alpha=0.75)
+                dot_counts = [count for count in counts for _ in trend.scores[count]]
+                dot_scores = [100 * score for count in counts for score in trend.scores[count]]
+                axes.plot(dot_counts, dot_scores, "o", markersize=6, color=trend.color, alpha=0.75)
         axes.set_xscale("log")
         all_counts = sorted({count for trend in trends for count in trend.scores})
         axes.set_xticks(all_counts, [f"{count:,.0f}" for count in all_counts])

@@ -1,6 +1,6 @@
 """The report's section on mistakes: the dev examples on which fine-tuned models err most, with their texts.
 
-Evaluations come in; their runs' predictions are read and grouped by example, and tables go out.
+`list_mistakes` reads the predictions of the evaluations' runs, groups them by example, and returns tables.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from albert_cli.report.entity_mistakes import (
     tabulate_entity_errors,
     tabulate_entity_mistakes,
 )
-from albert_cli.report.predictions import PredictionLine, prediction_kind, read_predictions
 from albert_cli.report.render import Table
 from albert_cli.report.scores import group_by_task
+from albert_cli.tasks.predictions import PredictionLine, prediction_kind, read_predictions
 
 _MAX_MISTAKES = 8  # of a model
 _MAX_CHARACTERS = 400  # of a text
@@ -54,7 +54,7 @@ def list_mistakes(evaluations: Sequence[Evaluation]) -> list[ModelMistakes]:
                 table = tabulate_entity_mistakes(worst)
                 by_type = tabulate_entity_errors(line for lines in examples for line in lines)
             else:
-                table = _make_table(worst)
+                table = _tabulate_mistakes(worst)
             title = f"{evaluation.record.title}, {evaluation.model}"
             mistakes.append(ModelMistakes(title, len(examples), table, by_type))
     return mistakes
@@ -72,8 +72,8 @@ def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[ExampleLi
 def find_worst(examples: Sequence[ExampleLines]) -> list[ExampleLines]:
     """Return the `_MAX_MISTAKES` examples with the largest mean error over runs, the largest first.
 
-    Answer spans with equal errors are in the order of their probability. Examples that every run predicts correctly, or
-    that have no label, are no mistakes.
+    Of answer spans with equal errors, those with the highest probability come first. Examples that every run predicts
+    correctly, or that have no label, are no mistakes.
     """
     wrong = [lines for lines in examples if any(_is_mistake(line) for line in lines)]
     wrong.sort(key=lambda lines: (_mean_error(lines), _mean_span_probability(lines)), reverse=True)
@@ -103,9 +103,10 @@ def measure_error(line: PredictionLine) -> float | None:
 
 
 def _is_mistake(line: PredictionLine) -> bool:
-    """Return True if the line has a label and another prediction; a span or a list is correct if its F1 is 1.
+    """Return True if the line has a label and the prediction differs from it.
 
-    A correct class has an error, too, unless its probability is 1.
+    For a span or a list this means an F1 below 1. The error of a class is no criterion, because it is above 0 for a
+    correct class, too, unless its probability is 1.
     """
     error = measure_error(line)
     if error is None:
@@ -129,7 +130,7 @@ def _mean_span_probability(lines: ExampleLines) -> float:
     return fmean(line.get("probability", 0.0) if line["prediction"] else 0.0 for line in lines)
 
 
-def _make_table(examples: Sequence[ExampleLines]) -> Table:
+def _tabulate_mistakes(examples: Sequence[ExampleLines]) -> Table:
     """Return a row for each example: its texts, the label, the predictions of the runs, and their mean error."""
     fields = [name for name in _TEXT_FIELDS if any(lines[0].get(name) for lines in examples)]
     fields = fields or ["id"]  # a task whose lines have no texts

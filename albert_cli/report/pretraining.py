@@ -1,7 +1,7 @@
 """The report's section on pretraining: curves of all runs, and a table of their settings and last scores.
 
-Runs come in; figures and tables go out. Losses are in nats per masked token. Accuracies are 0 to 1 in the runs and
-percent on the page. A corpus is a held-out text; "" is the held-out part of a run's data.
+The functions take runs, and return figures and tables. Losses are in nats per masked token. Accuracies are 0 to 1 in
+the runs and percent on the page. A corpus is a held-out text; "" is the held-out part of a run's data.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _chance(run: PretrainingRun) -> float:
 
 
 def _make_series(curves: Mapping[str, Curve], colors: Colors, style: LineStyle) -> list[LineSeries]:
-    """Return the curves, which are by run, in the colors of the runs; empty curves are left out."""
+    """Return the curves, which are by run, as series in the colors of the runs; empty curves are left out."""
     return [LineSeries(curve, colors[name], style) for name, curve in curves.items() if curve]
 
 
@@ -101,31 +101,30 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
     """Draw loss and accuracies on one corpus; for corpus "" also draw the training loss and the unigram entropy."""
     suffix = f", {corpus}" if corpus else ""
     losses = _make_series({run.name: run.heldout_curve("mlm_loss", corpus) for run in runs}, colors, "marked")
-    levels: dict[float, str] = {}  # the titles of horizontal lines, by height
+    entropy_levels: dict[float, str] = {}  # the titles of horizontal lines, by height
     legend = []
     caption = "Nats per masked token."
     if corpus == "":
         losses += _make_series({run.name: run.training.get("mlm_loss", []) for run in runs}, colors, "faint")
         entropies = [run.last_heldout("unigram_entropy") for run in runs]
-        levels = {value: f"unigram entropy {value:.2f}" for value in entropies if value is not None}
+        entropy_levels = {value: f"unigram entropy {value:.2f}" for value in entropies if value is not None}
         caption += " Faint: training."
     if len(runs) == 1:
         legend = [LegendEntry(corpus or "held-out", colors[runs[0].name], "line")]
     drawings = []
     if losses:
         title = f"MLM loss{suffix}"
-        image = figures.draw_curves(losses, levels)
+        image = figures.draw_curves(losses, entropy_levels)
         drawings.append(Figure(title, f"{title} over steps", image, caption, legend))
     for metric in ("mlm_accuracy", "order_accuracy"):
         series = _make_series({run.name: run.heldout_curve(metric, corpus) for run in runs}, colors, "marked")
         if series:
             title = _metric_title(metric) + suffix
-            levels = {}
+            chance_levels = {}
             if metric == "order_accuracy":
-                levels = {_chance(run): "chance" for run in runs}
-            image = figures.draw_curves(series, levels, percent=True)
-            caption = f"Percent, on {corpus or 'held-out text'}."
-            drawings.append(Figure(title, f"{title} over steps", image, caption))
+                chance_levels = {_chance(run): "chance" for run in runs}
+            image = figures.draw_curves(series, chance_levels, percent=True)
+            drawings.append(Figure(title, f"{title} over steps", image, f"Percent, on {corpus or 'held-out text'}."))
     return drawings
 
 

@@ -1,8 +1,8 @@
 """The report's sections on tasks: scores next to baselines and published models, every seed, learning curves.
 
-Evaluations come in; tables and figures go out. Scores are 0 to 1 in the evaluations and times 100 on the page. The
-number for a model is the median of its seeds. Controls are the same model without pretraining. Baselines are the
-majority class (for `ner` the most frequent tags) and the best linear model.
+The functions take evaluations, and return tables and figures. Scores are 0 to 1 in the evaluations and times 100 on the
+page. The number for a model is the median of its seeds. Controls are the same model without pretraining. Baselines are
+the majority class (for `ner` the most frequent tags) and the best linear model.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def _score_cell(evaluation: Evaluation, best: float) -> Cell:
         error = format_percent(standard_error(scores))
         facts = [f"{len(scores)} seeds", f"spread {spread}", f"s.e. {error}"]
         notes = [", ".join(map(format_percent, scores))]
-    if record.divergence_reasons:
-        facts.append(f"{len(record.divergence_reasons)} diverged")
+    if isinstance(record, EvaluationResult) and record.diverged:
+        facts.append(f"{len(record.diverged)} diverged")
     if record.collapse_reasons:
         facts.append(f"{len(record.collapse_reasons)} collapsed")
     median = evaluation.median
@@ -259,7 +259,7 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
         return None
     rows = []
     for group in groups:
-        # Published scores are those of single models, so an ensemble counts only if there is nothing else.
+        # Published scores are those of single models, so an ensemble counts only if the task has no other score.
         single_models = [e for e in group if not isinstance(e.record, EnsembleResult)]
         best = max(single_models or group, key=lambda e: e.median)
         metrics = paper_metric_names(best.record.task)
@@ -277,7 +277,10 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
 
 
 def _published_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Cell:
-    """Return the first score with the scores of other metrics as notes; a dash if there are no scores."""
+    """Return the first score with the scores of other metrics as notes; a dash if there are no scores.
+
+    is_best: True for the column of our own scores, which is bold.
+    """
     if not scores:
         return "–"
     return Cell(scores[0], scores[1:], is_best)
@@ -289,17 +292,17 @@ def _published_cell(scores: Sequence[str], *, is_best: bool = False) -> str | Ce
 def _make_label_curve(group: TaskGroup, colors: Colors) -> tuple[Figure, Table]:
     """Return a task's figure and table: a line and a row for each model or baseline, by number of labeled examples."""
     scores = _scores_by_count(group)
-    medians = {
-        name: {count: statistics.median(seeds) for count, seeds in by_count.items()}
-        for name, by_count in scores.items()
-    }
-    trends = [
-        TrendSeries(name, by_count, colors.get(name, figures.MUTED), is_baseline=name not in colors)
-        for name, by_count in scores.items()
-    ]
+    trends = []
     descriptions = []
-    for name, medians_by_count in medians.items():
-        points = [f"{format_percent(median)} with {count:,.0f}" for count, median in medians_by_count.items()]
+    best: dict[float, float] = {}  # the highest median, by number of labeled examples
+    for name, by_count in scores.items():
+        color = colors.get(name, figures.MUTED)  # baselines have no color of their own
+        trends.append(TrendSeries(name, by_count, color, is_baseline=name not in colors))
+        points = []
+        for count, seed_scores in by_count.items():
+            median = statistics.median(seed_scores)
+            points.append(f"{format_percent(median)} with {count:,.0f}")
+            best[count] = max(median, best.get(count, median))
         descriptions.append(f"{name}: {', '.join(points)}")
     title = _group_title(group)
     figure = Figure(
@@ -307,11 +310,10 @@ def _make_label_curve(group: TaskGroup, colors: Colors) -> tuple[Figure, Table]:
         description=f"{title}, by number of labeled examples. {'; '.join(descriptions)}",
         image=figures.draw_trends(trends),
     )
-    counts = sorted({count for by_count in scores.values() for count in by_count})
-    best = {count: max(m[count] for m in medians.values() if count in m) for count in counts}
+    counts = sorted(best)
     rows: list[list[str | Cell]] = []
     for name, by_count in scores.items():
-        rows.append([name, *(_label_cell(by_count.get(count, ()), best[count]) for count in counts)])
+        rows.append([name, *(_label_cell(by_count.get(count, []), best[count]) for count in counts)])
     return figure, Table(["labeled examples", *(f"{count:,.0f}" for count in counts)], rows)
 
 
@@ -326,12 +328,12 @@ def _scores_by_count(group: TaskGroup) -> dict[str, dict[float, list[float]]]:
     return {name: dict(sorted(by_count.items())) for name, by_count in scores.items()}
 
 
-def _label_cell(seeds: Sequence[float], best: float) -> str | Cell:
+def _label_cell(scores: Sequence[float], best: float) -> str | Cell:
     """Return the median of the seeds' scores, with a note that lists the scores; a dash if there are none."""
-    if not seeds:
+    if not scores:
         return "–"
-    median = statistics.median(seeds)
+    median = statistics.median(scores)
     notes = []
-    if len(seeds) > 1:
-        notes = [", ".join(map(format_percent, seeds))]
+    if len(scores) > 1:
+        notes = [", ".join(map(format_percent, scores))]
     return Cell(format_percent(median), notes, is_best=median == best)

@@ -45,10 +45,13 @@ def commit_directory(
 ) -> Iterator[Path]:
     """Yield an empty directory to fill; if the block succeeds, it becomes `final`, with a manifest, in one rename.
 
-    kind, parents: entries of the manifest. needed: expected size in bytes, for the message of a full disk.
-    replace: replace an existing `final`. For a moment neither the old nor the new directory is visible, so use this
-    only for a directory that can be created again. Without `replace`, raises `BusyError` if `final` exists, unless it
-    is an empty directory. Raises `CheckpointError` if the disk is full.
+    * `kind` and `parents` are entries of the manifest.
+    * `needed` is the expected size in bytes, for the message of a full disk.
+    * With `replace`, an existing `final` is replaced. For a moment neither the old nor the new directory is visible, so
+      use this only for a directory that can be created again.
+
+    Raises `CheckpointError` if the disk is full. Without `replace`, raises `BusyError` if `final` exists, unless it is
+    an empty directory.
     """
     exists_error = BusyError(f"{final}: already exists", "choose another --out or remove it")
     if not replace and final.exists() and (not final.is_dir() or any(final.iterdir())):

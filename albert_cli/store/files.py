@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from albert_cli.os_errors import translate_os_errors
-from albert_cli.store.temporaries import temporary_sibling
+from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 
 def fsync(path: Path) -> None:
@@ -28,10 +28,14 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def _atomic_replacement(path: Path) -> Iterator[Path]:
-    """Yield the path of a hidden file to write; if the block succeeds, that file is flushed and replaces `path`."""
+    """Yield the path of a hidden file to write; if the block succeeds, that file is flushed and replaces `path`.
+
+    Deletes the hidden files that killed processes have left when they wrote the same file.
+    """
     temporary = temporary_sibling(path)
     with translate_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent, path.name)
         try:
             yield temporary
             fsync(temporary)

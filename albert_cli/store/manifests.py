@@ -18,8 +18,8 @@ from albert_cli.store import files
 from albert_cli.store.parsing import check_relative, invalid_record_error, parse_record, type_adapter
 
 MANIFEST = "manifest.json"
-_NOT_HASHED = (MANIFEST, "README.md")  # users may edit a model card
-# The files that identify a model of another program.
+_NOT_HASHED = (MANIFEST, "README.md")  # README.md is the model card, which users may edit
+# The files that identify a model that another program has written.
 _MODEL_FILES = (
     "config.json",
     "model*.safetensors",
@@ -40,14 +40,11 @@ class ManifestEntry(TypedDict):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Content of the manifest of a directory.
+    """The content of a directory's manifest."""
 
-    kind: of the directory, such as "data" or "vocabulary"; files: by path relative to the directory; parents:
-    fingerprints of the directories that this directory was built from, by their role, such as "vocabulary".
-    """
-
-    kind: str
-    files: Mapping[str, ManifestEntry]
+    kind: str  # of the directory, such as "data" or "vocabulary"
+    files: Mapping[str, ManifestEntry]  # by path relative to the directory
+    # Fingerprints of the directories that this directory was built from, by their role, such as "vocabulary".
     parents: Mapping[str, str] = field(default_factory=dict)
     created_by: str = f"albert {__version__}"
 
@@ -98,7 +95,8 @@ def read_manifest(directory: Path) -> Manifest | None:
     if not os.path.lexists(path):
         return None
     values = parse_record(path, read_unverified(path), dict[str, object])
-    if values.pop("sha256", None) != hash_json(values):
+    recorded_hash = values.pop("sha256", None)
+    if recorded_hash != hash_json(values):
         raise CheckpointError(f"{path}: damaged, or not written by albert: its SHA-256 does not match its entries")
     try:
         return type_adapter(Manifest).validate_python(values)
@@ -120,10 +118,11 @@ def read_unverified(path: Path) -> bytes:
 
 
 def verify(directory: Path, kind: str | None = None) -> Manifest:
-    """Compare every listed file with the manifest, and return the manifest; kind: the required kind, None for any.
+    """Compare every listed file with the manifest, and return the manifest.
 
-    Raises `CheckpointError` for the first file that is missing, truncated or changed. Only the hashes show a flipped
-    bit: safetensors, for example, loads a damaged tensor without an error.
+    kind: the required kind of directory, None for any. Raises `CheckpointError` for the first file that is missing,
+    truncated or changed. Only the hashes show a flipped bit: safetensors, for example, loads a damaged tensor without
+    an error.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory", "check the path")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -15,27 +17,46 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def type_adapter(kind: type[T]) -> TypeAdapter[T]:
+def type_adapter(record_type: type[T]) -> TypeAdapter[T]:
     """Return pydantic's validator of a type, built once per process."""
     # `cache` requires a hashable argument and forgets T, so mypy needs the casts.
-    return cast("TypeAdapter[T]", _cached_adapter(cast(Hashable, kind)))
+    return cast("TypeAdapter[T]", _cached_adapter(cast(Hashable, record_type)))
 
 
 @cache
-def _cached_adapter(kind: Hashable) -> TypeAdapter[object]:
+def _cached_adapter(record_type: Hashable) -> TypeAdapter[object]:
     from pydantic import TypeAdapter  # imported late, because a command that reads no record needs no pydantic
 
-    return TypeAdapter(cast("type[object]", kind))
+    return TypeAdapter(cast("type[object]", record_type))
 
 
-def parse_record(path: Path, data: bytes, kind: type[T]) -> T:
-    """Parse the JSON of a file as a record; raise `CheckpointError` for a key that is missing or of another type."""
+def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
+    """Parse the JSON of a file as a record.
+
+    Raises `CheckpointError` for a key that is missing or of another type, for a value that the record's class rejects,
+    and for numbers that are not finite.
+    """
     from pydantic import ValidationError
 
     try:
-        return type_adapter(kind).validate_json(data, strict=True)
+        record = type_adapter(record_type).validate_json(data, strict=True)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
+    except ConfigError as error:  # of settings, which the record contains
+        raise CheckpointError(f"{path}: {error.message}") from None
+    if b"NaN" in data or b"Infinity" in data:  # as a number, or only within a text
+        _reject_nonfinite_numbers(path, data)
+    return record
+
+
+def _reject_nonfinite_numbers(path: Path, data: bytes) -> None:
+    """Raise `CheckpointError` if JSON contains NaN or infinity, which Python's `json` writes and pydantic accepts."""
+
+    def reject(constant: str) -> None:
+        raise CheckpointError(f"{path}: contains {constant}, which is not valid JSON")
+
+    with suppress(ValueError, RecursionError):  # Python's limits on digits and nesting are below pydantic's
+        json.loads(data, parse_constant=reject)
 
 
 def invalid_record_error(path: Path, error: ValidationError) -> CheckpointError:

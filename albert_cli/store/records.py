@@ -56,9 +56,9 @@ def _manifest_entries(path: Path) -> list[ManifestEntry]:
     return entries
 
 
-def read_record(path: Path, kind: type[T]) -> T:
+def read_record(path: Path, record_type: type[T]) -> T:
     """Read a JSON file as a record; raise `CheckpointError` if it is damaged, or if a key is missing or mistyped."""
-    return parse_record(path, read_bytes(path), kind)
+    return parse_record(path, read_bytes(path), record_type)
 
 
 def read_json(path: Path) -> JsonObject:

@@ -51,7 +51,7 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
 
 def _is_left_behind(match: re.Match[str]) -> bool:
-    """Return True if a process of this machine began to write a file and does not write it any more.
+    """Return True if the process that began to write a file was one of this machine and has ended.
 
     match: of `_SUFFIX` in the name of the file.
     """

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from albert_cli import store
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError, InputError
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.tasks.features import Features, Int64
@@ -320,7 +320,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
         """Load the checkpoint's model, with the head's outputs in the order of `output_names`."""
         model = self.new_model(checkpoint.config)
-        hub.load_weights(model, self.reorder_labels(checkpoint), hub.LoadPolicy.HEADS)
+        loading.load_weights(model, self.reorder_labels(checkpoint), loading.LoadPolicy.HEADS)
         return model
 
     @classmethod

@@ -36,7 +36,7 @@ MAX_OPTIONS = len(ascii_uppercase)  # an option's name in predictions is a lette
 _ARCHITECTURE = "ForMultipleChoice"
 _MASKED_LOGIT = -1e30  # the logit of padding, for questions with fewer than K options
 _BLANK = re.compile("_+")  # where the option belongs in a question such as "She felt _ ."
-_SHAPE = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
+_INPUT_FORMAT = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Choice(LogitsTask[ChoiceExample]):
         values = line.values()
         options = first_of(values, ("choices", "options"))
         if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
-            raise InputError(f'{line.where}: "choices" is not a list of two texts or more', _SHAPE)
+            raise InputError(f'{line.where}: "choices" is not a list of two texts or more', _INPUT_FORMAT)
         if len(options) > MAX_OPTIONS:
             hint = f"give at most {MAX_OPTIONS}, one for each letter"
             raise InputError(f"{line.where}: {len(options)} choices", hint)
@@ -87,7 +87,7 @@ class Choice(LogitsTask[ChoiceExample]):
             passage = ""
         question = values.get("question", "")
         if not isinstance(passage, str) or not isinstance(question, str) or passage == question == "":
-            raise InputError(f'{line.where}: "text" and "question" must be texts, and not both empty', _SHAPE)
+            raise InputError(f'{line.where}: "text" and "question" must be texts, and not both empty', _INPUT_FORMAT)
         return ChoiceExample(str(values.get("id", line.number)), passage, question, tuple(options), None)
 
     def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
@@ -98,7 +98,7 @@ class Choice(LogitsTask[ChoiceExample]):
         """Encode K sequences per question. A question with fewer options is padded with sequences without text.
 
         A question with its option keeps its last tokens, because the option comes last: at most `_MAX_ANSWER_TOKENS`,
-        or half of `max_seq_length` if that is less. The passage keeps its first tokens, as many as then fit.
+        or half of the tokens without specials if that is less. The passage keeps its first tokens, as many as then fit.
         """
         size = len(examples)
         counts = np.array([len(example.options) for example in examples], dtype=np.int64)
@@ -109,6 +109,7 @@ class Choice(LogitsTask[ChoiceExample]):
             answers += example.answers
             answers += [""] * (max_options - len(example.options))
         ids, slices = tokenize(passages + answers, vocabulary)
+        # `passage`, `answer` and the arrays that depend on them have an item for each of the Q * K sequences.
         passage = slices.select(np.repeat(np.arange(size), max_options))
         answer = slices.select(size + np.arange(size * max_options))
         is_padding = (np.arange(max_options) >= counts[:, None]).ravel()
@@ -190,7 +191,8 @@ class Choice(LogitsTask[ChoiceExample]):
 
     def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
         classifier_rows = len(checkpoint.tensors.get("classifier.weight", ()))
-        return [] if checkpoint.architecture == _ARCHITECTURE and classifier_rows == 1 else None
+        has_one_logit = classifier_rows == 1  # per option
+        return [] if checkpoint.architecture == _ARCHITECTURE and has_one_logit else None
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         message = f'{checkpoint.directory}: has no multiple-choice head, but model.head is "checkpoint"'

@@ -47,10 +47,13 @@ def is_choice_table(table: TextTable, settings: TableSettings) -> bool:
     if settings.labels:  # the user lists classes, and multiple choice has none
         return False
     options = _find_option_columns(table, settings)
-    if settings.choices or len(options) != 1:
-        return bool(options)
-    cells = [row[options[0]] for row in table.cells[:_INSPECTED_ROWS]]
-    return all(cell.startswith(("[", "{")) for cell in cells)
+    if not options:
+        return False
+    if settings.choices or len(options) > 1:
+        return True
+    # A single column counts only if it holds lists, because the columns of other tables are named "options", too.
+    (list_column,) = options
+    return all(row[list_column].startswith(("[", "{")) for row in table.cells[:_INSPECTED_ROWS])
 
 
 def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColumns:
@@ -82,12 +85,12 @@ def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int
 
 
 class ChoiceRow(NamedTuple):
-    """The label of a question ("" if it is hidden), its options, their names (() without names), and file and line."""
+    """The label and the options of a question."""
 
-    label: str
+    label: str  # "" if it is hidden
     options: tuple[str, ...]
-    names: tuple[str, ...]
-    where: str
+    names: tuple[str, ...]  # of the options; () if the data set gives them no names
+    where: str  # file and line, for messages
 
 
 def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:

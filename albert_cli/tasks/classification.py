@@ -248,7 +248,7 @@ class Classification(LogitsTask[TextExample]):
         return CheckpointError(message, hint)
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
-        """Load the checkpoint's model; print the classes that labels without names are taken for."""
+        """Load the checkpoint's model; print the class names that replace its default names LABEL_0 and so on."""
         has_other_names = not self.is_regression and self.labels != checkpoint.labels
         if checkpoint.has_unnamed_labels and has_other_names:
             names = ", ".join(self.labels)
@@ -302,7 +302,9 @@ def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int]
 def name_and_inputs(checkpoint: hub.Checkpoint) -> tuple[str, int]:
     """Return a checkpoint's task and the task's number of texts; ("", 0) if `config.json` does not record them."""
     finetuned = checkpoint.finetuned_task
-    return ("", 0) if finetuned is None else (finetuned.task, finetuned.inputs)
+    if finetuned is None:
+        return "", 0
+    return finetuned.task, finetuned.inputs
 
 
 # ---------------------------------------------------------------- texts and logits

@@ -18,7 +18,8 @@ from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.delimited import choose_dialect, is_quoted, open_delimited
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
-from albert_cli.text.lines import check_characters, reject_utf16, suggest_conversion
+from albert_cli.text.clean import replace_surrogates
+from albert_cli.text.lines import reject_utf16, suggest_conversion
 from albert_cli.text.records import iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import TextSource
@@ -167,5 +168,4 @@ def cell_text(value: object) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    # With "replace" no error is raised, so location and number, which are for error messages, are arbitrary.
-    return check_characters(text, location=str, number=0, on_bad_bytes="replace")
+    return replace_surrogates(text.replace("\0", ""))

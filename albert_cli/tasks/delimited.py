@@ -41,8 +41,8 @@ class Dialect:
 def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:
     """Return the dialect of a custom table, by its file's ending and the user's settings.
 
-    With `quoting = "auto"` the cells of .csv files may be in quotes, those of other files may not; for these the caller
-    corrects the dialect by `is_quoted`.
+    With `quoting = "auto"` the cells of .csv files may be in quotes, and those of other files may not. For other files
+    the caller then checks the content by `is_quoted`.
     """
     is_csv = suffix.lower() == ".csv"
     quoting = is_csv if settings.quoting == "auto" else settings.quoting == "on"

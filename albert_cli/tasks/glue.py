@@ -30,8 +30,8 @@ class GlueFiles:
     * `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ
       from `texts`.
     * `header` lists the columns of the labeled files if these have no header line.
-    * With `skip_short` rows with too few fields are skipped, as in ALBERT's released code, because questions of QQP
-      contain line breaks. Without `skip_short` such a row is an error.
+    * With `skip_short`, rows with too few fields are skipped, as in ALBERT's released code: in QQP they are parts of
+      questions that contain line breaks. Without `skip_short` such a row is an error.
     * `files` maps a split to the name of its file without the ending, if that is not the split's name.
     * `hub` is the data set of the Hub that has the task as a configuration, None if there is none.
     """
@@ -56,37 +56,34 @@ class GlueFiles:
         if split.startswith("test") and not is_test:
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
+        source = self.hub if data is None else data
+        if source is None:
+            raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
         texts = self.texts
         label = self.label
-        if data is None or is_hub_source(data):
-            table = self._read_hub(task, split, data)
+        if is_hub_source(source):
+            if source == self.hub:  # each task is a configuration of the same name
+                source = f"{source}:{task.name}"
+            # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. Because `task.labels` lacks
+            # the names, the class numbers are read.
+            table = read_hub_split(source, split.replace("dev", "validation"), task.labels)
             texts = self.hub_texts or texts
             label = "label"
         else:
-            table = self._read_file(task, Path(data), split)
+            table = self._read_file(task, Path(source), split)
             if is_test:
                 texts = self.test_texts or texts
         columns = table.column_indices(texts if is_test else [*texts, label])
+        text_columns = columns[: len(texts)]
         id_column = next((table.columns.index(name) for name in _ID_COLUMNS if name in table.columns), None)
         ids = table.ids(id_column, must_be_unique=split != task.train_split)
         examples = []
         for index, row in enumerate(table.cells):
-            text_a, text_b = read_texts(row, columns[: len(texts)])
+            text_a, text_b = read_texts(row, text_columns)
+            # The column of the label is the last of `columns`.
             gold = None if is_test else task.parse_label(row[columns[-1]], table.where(index))
             examples.append(TextExample(text_a, text_b, gold, ids[index]))
         return examples
-
-    def _read_hub(self, task: TaskInfo, split: str, data: str | None) -> TextTable:
-        """Read a split of the data set `data`, which is `hub` if `data` is None.
-
-        In `hub`, each task is a configuration of the same name.
-        """
-        if data is None and self.hub is None:
-            raise MissingDataError(f"{task.name}: not on the Hub", f"use --data for the folder with {self.folder}/")
-        source = f"{self.hub}:{task.name}" if data in (None, self.hub) else str(data)
-        # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. Because `task.labels` lacks the
-        # names, the class numbers are read.
-        return read_hub_split(source, split.replace("dev", "validation"), task.labels)
 
     def _read_file(self, task: TaskInfo, data: Path, split: str) -> TextTable:
         """Read the file of a split in the folder `data` or its subfolder `folder`."""

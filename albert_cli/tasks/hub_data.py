@@ -35,8 +35,8 @@ def list_hub_splits(source: str) -> tuple[str, ...]:
 def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextTable:
     """Read a split of a data set as a table; in columns of class numbers, the numbers become names of classes.
 
-    The names are those of the data set, and `labels` are the classes of the task. If one of a column's names is not
-    among `labels`, the column keeps its numbers. Hidden labels (-1 or None) become empty cells. Raises
+    The names are those of the data set. But if `labels`, the classes of the task, are not empty and lack one of a
+    column's names, the column keeps its numbers. Hidden labels (-1 or None) become empty cells. Raises
     `MissingDataError` if the split cannot be loaded.
     """
     hub_access.prefer_offline()
@@ -49,17 +49,20 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
         dataset: Any = datasets.load_dataset(name, config or None, split=split)
     except Exception as error:
         raise _hub_error(origin, error) from None
-    columns = {column: dataset[column][:] for column in dataset.column_names}
+    columns = {column: dataset[column][:] for column in dataset.column_names}  # [:] reads a column into a list
     for column, feature in dataset.features.items():
         if isinstance(feature, datasets.ClassLabel):
-            names = feature.names
-            if labels and not set(names) <= set(labels):
-                names = [str(number) for number in range(len(names))]
-            numbers: list[int | None] = columns[column]
-            columns[column] = ["" if number is None or number < 0 else names[number] for number in numbers]
+            columns[column] = _class_names(columns[column], feature.names, labels)
     rows = zip(*columns.values(), strict=True)
     objects = (dict(zip(columns, row, strict=True)) for row in rows)
     return table_from_objects(origin, enumerate(objects, start=1))
+
+
+def _class_names(numbers: Sequence[int | None], names: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Convert a column of class numbers into text, as `read_hub_split` describes."""
+    if labels and not set(names) <= set(labels):
+        names = [str(number) for number in range(len(names))]
+    return ["" if number is None or number < 0 else names[number] for number in numbers]
 
 
 def _hub_error(origin: str, error: Exception) -> MissingDataError:

@@ -17,9 +17,10 @@ from albert_cli.tasks.columns import require_column
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
-# Spellings of a missing value, in lower case. Each of them is a class if `table.labels` lists it. Otherwise one of the
-# first set is never a class, and one of the second set is a class for `infer_classes` unless all other labels are
-# numbers or `table.missing` is "skip".
+# Spellings of a missing value, in lower case. A spelling that `table.labels` lists is a class. Otherwise:
+# * A spelling in the first set is never a class.
+# * A spelling in the second set may be a class, such as "none". `infer_classes` takes it for one, unless all other
+#   labels are numbers or `table.missing` is "skip".
 _NEVER_INFERRED = frozenset(
     ("", "nan", "null", "#n/a", "<na>", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?")
 )

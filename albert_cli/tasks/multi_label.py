@@ -124,11 +124,11 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         return float(entropies.sum() / len(frequency))
 
     def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
-        predicted = outputs > 0  # a logit of 0 is a probability of `_THRESHOLD`
         gold = features.gold
-        if (gold == gold[:1]).all() or (predicted != predicted[:1]).any():
-            return None
-        return "the same classes for all inputs"
+        predicted = outputs > 0  # a logit of 0 is a probability of `_THRESHOLD`
+        gold_varies = (gold != gold[:1]).any()
+        predictions_vary = (predicted != predicted[:1]).any()
+        return "the same classes for all inputs" if gold_varies and not predictions_vary else None
 
     def average(self, outputs: Sequence[Array]) -> Array:
         """Return the logits of the models' mean probabilities (§4.9)."""

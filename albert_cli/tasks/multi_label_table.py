@@ -28,7 +28,7 @@ class LabelSet(NamedTuple):
 
 
 def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
-    """Return True if the settings ask for several classes per row, or if a label is a list or contains `|`."""
+    """Return True if the settings request a multi-label table, or if a label is a list or contains `|`."""
     if settings.kind != "auto":
         return settings.kind == "multi-label"
     if settings.label_columns:
@@ -99,7 +99,7 @@ def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, o
 
     Raises `InputError` for fewer than two classes.
     """
-    if settings.labels:
+    if settings.labels:  # `TableSettings` has checked that they are two classes or more
         return settings.labels
     names = settings.label_columns
     if not names:

@@ -6,7 +6,7 @@ The module defines the tasks, and reads the questions from the published files, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from albert_cli.text.records import parse_json
 RACE_ON_HUB = "hf:ehovy/race"
 LEVELS = ("middle", "high")  # the schools of the examinations; `ChoiceExample.group` is a question's level
 OPTION_LETTERS = ("A", "B", "C", "D")
-_SHAPE = 'a passage is {"article", "questions", "options", "answers", "id"}'
+_PASSAGE_FORMAT = 'a passage is {"article", "questions", "options", "answers", "id"}'
 _HUB_COLUMNS = ("example_id", "article", "question", "options", "answer")
 
 
@@ -42,10 +42,11 @@ class RaceFiles:
         if is_hub_source(source):
             examples = list(self._iter_hub_questions(task, split, source))
         else:
-            folder = Path(source)
-            examples = [e for level in self.levels for e in self._iter_level_questions(task, split, folder, level)]
+            examples = []
+            for level in self.levels:
+                examples += self._iter_level_questions(task, split, Path(source), level)
         if not examples:
-            raise InputError(f"{source}: {split} holds no questions", _SHAPE)
+            raise InputError(f"{source}: {split} holds no questions", _PASSAGE_FORMAT)
         return examples
 
     def _iter_level_questions(self, task: TaskInfo, split: str, data: Path, level: str) -> Iterator[ChoiceExample]:
@@ -60,20 +61,23 @@ class RaceFiles:
 
     def _iter_hub_questions(self, task: TaskInfo, split: str, source: str) -> Iterator[ChoiceExample]:
         """Yield the questions of a data set of the Hub, which has a question and its passage in each row."""
-        if source == RACE_ON_HUB:
+        if source == RACE_ON_HUB:  # its configurations are the levels and "all"
             config = self.levels[0] if len(self.levels) == 1 else "all"
             source = f"{source}:{config}"
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
-        questions_of_passage: Counter[str] = Counter()
+        question_counts: Counter[str] = Counter()  # by passage
         for index, row in enumerate(table.cells):
-            passage, article, question, options, answer = (row[column] for column in columns)
             where = table.where(index)
-            question_id = f"{passage}:{questions_of_passage[passage]}"
-            questions_of_passage[passage] += 1
+            passage_id, article, question, options_json, answer = (row[column] for column in columns)
+            question_id = f"{passage_id}:{question_counts[passage_id]}"
+            question_counts[passage_id] += 1
             # Passages have names such as "high12.txt", which begin with the level.
-            level = next((level for level in self.levels if passage.startswith(level)), "")
-            texts = _require_four_options(parse_json(options, where, _SHAPE), where)
+            level = next((level for level in self.levels if passage_id.startswith(level)), "")
+            options = parse_json(options_json, where, _PASSAGE_FORMAT)
+            values = {"article": article, "questions": [question], "options": [options]}
+            passage = validate_as(_PassageRecord, values, where, _PASSAGE_FORMAT)
+            texts = _require_four_options(passage.options[0], where)
             is_hidden = split == "test" and not answer
             label = None if is_hidden else int(task.parse_label(answer, where))
             yield ChoiceExample(question_id, article, question, texts, label, level)
@@ -92,19 +96,27 @@ def read_race_passages(path: Path) -> list[ChoiceExample] | None:
         texts = _split_passage_file(path)
         if not texts:
             return None
-    task = TaskInfo(name="race", title="RACE", metrics=(), labels=OPTION_LETTERS)
-    return [e for passage, where in _parse_passages(texts) for e in _iter_questions(task, "test", passage, "", where)]
+    examples: list[ChoiceExample] = []
+    for passage, where in _parse_passages(texts):
+        # Read as the split "test", because only its answers may be hidden.
+        examples += _iter_questions(RACE["race"], "test", passage, "", where)
+    return examples
 
 
-# ---------------------------------------------------------------- passages: JSON texts, with file and line
+# ---------------------------------------------------------------- passages
+
+# A passage is first a pair: its JSON text, and its file and line for messages.
 
 
 def _split_passage_file(path: Path) -> list[tuple[str, str]]:
-    """Return the passages of a file: a JSON object, or one on each line; [] for a file without passages.
+    """Return the passages of a file: a JSON object, or one on each line.
 
-    A file with passages begins with a JSON object and has the key `questions`.
+    A file holds passages if it begins with a JSON object and has the key `questions`. For another file, and for a pipe,
+    which can be read only once, the list is empty.
     """
-    text = read_text(path) if path.is_file() else ""
+    if not path.is_file():
+        return []
+    text = read_text(path)
     if not text.lstrip().startswith("{") or '"questions"' not in text:
         return []
     lines = [(line, f"{path}:{number}") for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
@@ -146,7 +158,8 @@ def _parse_passages(texts: Iterable[tuple[str, str]]) -> list[tuple[_PassageReco
     """Parse JSON texts with their file and line; raises `InputError` for a text that is not a passage."""
     passages = []
     for text, where in texts:
-        passages.append((validate_as(_PassageRecord, parse_json(text, where, _SHAPE), where, _SHAPE), where))
+        value: object = parse_json(text, where, _PASSAGE_FORMAT)
+        passages.append((validate_as(_PassageRecord, value, where, _PASSAGE_FORMAT), where))
     return passages
 
 
@@ -154,9 +167,13 @@ def _iter_questions(
     task: TaskInfo, split: str, passage: _PassageRecord, level: str, where: str
 ) -> Iterator[ChoiceExample]:
     """Yield the questions of a passage; raises `InputError` if questions, options and answers do not match."""
-    if passage.answers is None and split not in task.test_splits:
-        raise InputError(f"{where}: no answers", _SHAPE)
-    answers = [None] * len(passage.questions) if passage.answers is None else passage.answers
+    answers: Sequence[str | None]
+    if passage.answers is not None:
+        answers = passage.answers
+    elif split in task.test_splits:
+        answers = [None] * len(passage.questions)
+    else:
+        raise InputError(f"{where}: no answers", _PASSAGE_FORMAT)
     if not len(passage.questions) == len(passage.options) == len(answers):
         counts = f"{len(passage.questions)} questions, {len(passage.options)} lists of options, {len(answers)} answers"
         raise InputError(f"{where}: {counts}", "give every question a list of options and an answer")

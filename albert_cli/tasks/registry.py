@@ -14,7 +14,6 @@ from albert_cli.tasks.base import AnyTask, as_any_task
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.glue import GLUE
-from albert_cli.tasks.glue import GLUE_SCORE_TASKS as GLUE_SCORE_TASKS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
@@ -25,6 +24,7 @@ TASKS: dict[str, AnyTask] = {
     **{name: as_any_task(task) for name, task in SQUAD.items()},
     **{name: as_any_task(task) for name, task in RACE.items()},
 }
+# The kinds accept different heads, so `from_checkpoint` returns a task for at most one of them.
 _KINDS = cast(
     "tuple[type[AnyTask], ...]",
     (MultiLabelClassification, TokenClassification, Classification, SpanAnswering, Choice),
@@ -81,7 +81,7 @@ def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | No
 
 
 def constant_baseline(task: str) -> str:
-    """Return the name, in tables of results, of the predictions that `Task.score_baseline` scores."""
+    """Return the title, in tables of results, of a task's baseline without a model (`Task.score_baseline`)."""
     return "most frequent tags" if task == NER else "majority"
 
 

@@ -81,7 +81,7 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
 
 
 def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextTable) -> Choice:
-    """Make a task of multiple choice; the reading of its labels fits train and dev together."""
+    """Make a task of multiple choice; decide from train and dev together how a label denotes its option."""
     option_counts: set[int] = set()
     labeled_rows: list[ChoiceRow] = []
     counts_from_0 = False
@@ -93,6 +93,7 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
         if split == "test" or columns.label is None:
             continue
         labeled_rows += rows
+        # Columns such as ending0, ending1, … suggest that the labels count from 0, too.
         if len(columns.options) > 1 and table.columns[columns.options[0]].endswith("0"):
             counts_from_0 = True
     label_reading = decide_choice_labels(labeled_rows, settings, counts_from_0=counts_from_0)

@@ -135,7 +135,8 @@ class BuiltVocabulary:
 
 def read_symbols(path: Path) -> tuple[str, ...]:
     """Return the symbols of a file with one symbol per line; blank lines are skipped."""
-    lines = text_lines(SourcePart(TextSource(str(path), "text")), ReadSettings(), ReadCounter())
+    part = SourcePart(TextSource(str(path), "text"))
+    lines = text_lines(part, ReadSettings(), ReadCounter())
     return tuple(line.strip() for _, line in lines if line.strip())
 
 
@@ -145,7 +146,7 @@ def build(
     """Train a vocabulary on the sources' text and write it to `out`; leave a finished directory unchanged.
 
     workers: processes that read; 0 means one per core. The vocabulary does not depend on their number. Raises
-    `InputError` for unreadable or empty sources and for text that does not allow the size, `BusyError` if `out`
+    `InputError` for unreadable or empty sources and for a size that the text does not allow, `BusyError` if `out`
     contains a vocabulary with other settings or anything else.
     """
     out = Path(out)
@@ -172,11 +173,9 @@ def build(
 
 
 def _log_early_estimate(units: Sequence[WorkUnit], settings: VocabularySettings) -> None:
-    """Print an estimate of the training from the sizes of the files, before their text is read.
-
-    A single work unit is read in seconds, so nothing is printed here, but `_train` prints an estimate from the text.
-    """
-    if sum(unit.size > 0 for unit in units) <= 1:
+    """Print an estimate of the training's memory and time from the sizes of the files, before their text is read."""
+    units_of_known_size = [unit for unit in units if unit.size > 0]
+    if len(units_of_known_size) <= 1:  # read within seconds, and then `_train` prints a better estimate
         return
     text_bytes = sum(unit.text_size * unit.weight for unit in units)
     sentences = min(settings.sample_size, int(text_bytes / _BYTES_PER_SENTENCE))
@@ -191,7 +190,10 @@ def _add_hashes(units: Sequence[WorkUnit], hashes: Sequence[str | None]) -> list
 def _train(
     sample: SentenceSample, request: VocabularyRequest, sources: Sequence[str]
 ) -> tuple[SentencePieceVocabulary, VocabularyReport]:
-    """Clean the sampled sentences, train on them, and measure the vocabulary on the held-out ones."""
+    """Clean the sampled sentences, train on them, and measure the vocabulary.
+
+    It is measured on the held-out sentences or, if the sample is too small to hold any out, on the training sentences.
+    """
     settings = request.settings
     sentences = sample.sentences
     if sentences:
@@ -217,6 +219,7 @@ def _train(
         byte_fallback=settings.byte_fallback,
     )
     vocabulary = SentencePieceVocabulary(model, settings.cleaning)
+    measured_sentences = held_out if held_out else sentences
     counts = SentenceCounts(read=sample.sentences_read, training=len(sentences), empty=n_empty, held_out=len(held_out))
     report = VocabularyReport(
         request=request,
@@ -225,7 +228,7 @@ def _train(
         characters=sum(map(len, sentences)),
         lines=sample.lines,
         accent_stripping=accents,
-        tokens=token_statistics.measure_tokens(vocabulary, held_out or sentences),
+        tokens=token_statistics.measure_tokens(vocabulary, measured_sentences),
     )
     return vocabulary, report
 
@@ -291,7 +294,7 @@ def _mark_unfinished(out: Path, request: VocabularyRequest) -> Iterator[None]:
 
 def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUnit], workers: int) -> VocabularyReport:
     """Return a finished directory's report; raise `BusyError` if its request differs from this one."""
-    # These files exist if the process was killed just before removing them.
+    # A process that was killed just before it removed the request and the staging files has left them.
     (out / _REQUEST_FILE).unlink(missing_ok=True)
     store.remove_leftovers(out)
     store.verify(out, "vocabulary")

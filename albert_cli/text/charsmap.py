@@ -40,11 +40,12 @@ def keep_character(charsmap: bytes, character: str) -> bytes:
         return charsmap  # no rule changes the character
     # Darts-clone stores equal subtrees once, so another node with the same replacement may lead to the same leaf. The
     # old leaf therefore stays unchanged. A new block at the end contains only the new leaf, which maps the character to
-    # itself, and the node's distance leads to this leaf.
+    # itself.
     leaf = len(units)
     units += [_IS_LEAF | len(replacements), *[0] * (_BLOCK_UNITS - 1)]
-    units[node] = (units[node] & _LABEL_MASK) | _HAS_LEAF | (node ^ leaf) << _DISTANCE_SHIFT
     replacements += character.encode() + b"\0"
+    distance = node ^ leaf  # from the node to the leaf, whose label is 0
+    units[node] = (units[node] & _LABEL_MASK) | _HAS_LEAF | (distance << _DISTANCE_SHIFT)
     return struct.pack(f"<I{len(units)}I", 4 * len(units), *units) + replacements
 
 

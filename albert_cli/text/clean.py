@@ -52,7 +52,7 @@ class Cleaning:
 
 
 class _SavedCleaning(TypedDict):
-    """The fields of `Cleaning` as the JSON object that `tokenizer_config.json` contains."""
+    """The fields of `Cleaning` in a `tokenizer_config.json`; none has a default, so a missing key is an error."""
 
     lowercase: bool
     strip_accents: bool
@@ -77,6 +77,18 @@ class TokenizerConfig:
         if self.albert_cleaning is not None:
             return Cleaning(**self.albert_cleaning)
         return Cleaning(lowercase=bool(self.do_lower_case), strip_accents=not self.keep_accents)
+
+
+def replace_surrogates(text: str) -> str:
+    """Return the text with U+FFFD in place of every lone surrogate, which a JSON escape can produce.
+
+    A pair of surrogates becomes the character that it encodes in UTF-16.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def clean(text: str, cleaning: Cleaning) -> str:
@@ -108,12 +120,8 @@ def clean_single_spaced(sentences: Sequence[str], cleaning: Cleaning) -> list[st
 
 def _clean_characters(text: str, cleaning: Cleaning) -> str:
     """Apply the steps of `clean` that do not concern white space: normal form, accents, case."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which a JSON escape can produce, becomes U+FFFD
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     first_form, last_form = cleaning.unicode_forms
-    text = normalize(first_form, text)
+    text = normalize(first_form, replace_surrogates(text))
     if cleaning.strip_accents:
         text = _mark_pattern().sub(lambda match: "" if combining(match[0]) else match[0], text)
     if cleaning.lowercase:

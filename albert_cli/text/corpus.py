@@ -23,7 +23,7 @@ from albert_cli.text.sentences import split_long_text
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
 from albert_cli.text.sources import SourceKind, resolve_sources
 
-# Matches the first line of a JSON array of objects. Other lines that begin with a bracket, such as "[Music]", are text.
+# Matches the first line of a JSON array of objects, but no other line that begins with a bracket, such as "[Music]".
 _ARRAY_OF_OBJECTS = re.compile(r'\[\s*(?:\{\s*(?:"|\}|$)|$)')
 
 
@@ -77,6 +77,7 @@ def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) ->
 
 
 def _read_installed_docs(part: SourcePart, counter: ReadCounter) -> Iterator[Document]:
+    # Imported late, because it compiles many patterns, which only `docs:` needs.
     from albert_cli.text.installed_docs import read_installed_docs
 
     for name, text in read_installed_docs(stdlib_only=part.source.name == "docs:stdlib"):
@@ -124,7 +125,7 @@ def hash_part(part: SourcePart, counter: ReadCounter) -> None:
         for _ in read_part(part, ReadSettings(), counter):
             pass
         return
-    # The hash is that of the compressed bytes, so without a compression the file is opened as it is on disk.
+    # The bytes on disk are hashed, so a compressed file is opened without decompression.
     raw_part = replace(part, source=replace(part.source, compression=""))
     with open_part(raw_part, counter):
         pass  # `open_part` reads the rest when the block ends

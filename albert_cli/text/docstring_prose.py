@@ -66,7 +66,7 @@ class _LineKind(Enum):
 
 
 class _DocLine(NamedTuple):
-    """A line that is not code; indent: the number of its leading spaces, None if the next line may have any indent."""
+    """A line that is not code; indent: the number of its leading spaces, None for the text of a directive."""
 
     kind: _LineKind
     text: str = ""
@@ -162,9 +162,11 @@ def _join_paragraphs(lines: Iterator[_DocLine]) -> Iterator[list[str]]:
                 yield paragraph
                 paragraph = []
             paragraph_indent = line.indent
-        if text.endswith("::"):
+        if text.endswith("::"):  # before a literal block; reStructuredText shows "::" as ":"
             text = text.rstrip(": ")
-            yield [*paragraph, text if text.endswith(".") else text + ":"]
+            if not text.endswith("."):
+                text += ":"
+            yield [*paragraph, text]
             paragraph = []
             paragraph_indent = None
         elif text:

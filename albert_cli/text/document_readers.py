@@ -15,7 +15,7 @@ from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import parse_json
 from albert_cli.text.source_parts import ReadCounter, SourcePart
-from albert_cli.text.text_readers import find_text, iter_json_texts, iter_short_text
+from albert_cli.text.text_readers import find_text, iter_checked_text, iter_json_texts
 
 _JSON_HINT = "write JSON lines, an array of objects, or one object"
 _DOC_START = re.compile(r"<doc\b[^>]*>")
@@ -25,8 +25,8 @@ _DOC_END = "</doc>"
 def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the texts of a `.json` file: an array of objects or of texts, one object, or JSON lines.
 
-    A first line with a whole object shows that the file has JSON lines, which are read one by one. An array, or an
-    object on several lines, is read into memory as a whole.
+    If the first line has a whole object, the file is read as JSON lines, one by one. An array, or an object on several
+    lines, is read into memory as a whole.
     """
     name = part.source.name
     first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
@@ -45,7 +45,7 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
             text = find_text(record, settings, f"{name}: record {number}")
         else:
             raise InputError(f"{name}: record {number} is neither an object nor a text", _JSON_HINT)
-        yield from iter_short_text(text, part, number, settings, counter)
+        yield from iter_checked_text(text, part, number, settings, counter)
 
 
 def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
@@ -85,7 +85,7 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
             continue
         article.append(line.removesuffix(_DOC_END))
         if line.rstrip().endswith(_DOC_END):
-            yield from iter_short_text("\n".join(article), part, article_line, settings, counter)
+            yield from iter_checked_text("\n".join(article), part, article_line, settings, counter)
             article = None
     if article is not None:
         raise _unclosed_article(part, article_line)

@@ -37,8 +37,8 @@ _SKIPPED_FOLDERS = frozenset(_SKIPPED_NAMES.split())
 _DOCSTRING_SETTERS = ("add_docstr", "add_newdoc", "add_newdoc_for_scalar_type")
 _CHUNK_FILES = 32  # files that a worker process reads at a time
 
-# The documents of the corpora that this process has read to the end, by `stdlib_only`, about 15 MB in all. They are
-# cached because some commands read the same corpus twice.
+# The documents of each corpus that this process has read to its end, by `stdlib_only`; about 15 MB in all. They are
+# cached, because some commands read the same corpus twice.
 _cached_documents: dict[bool, list[InstalledDoc]] = {}
 
 
@@ -62,6 +62,7 @@ def read_installed_docs(stdlib_only: bool = False) -> Iterator[InstalledDoc]:
     modules = list(_iter_modules(packages))
     seen: set[str] = set()
     documents: list[InstalledDoc] = []
+    # `closing` stops the worker processes if the caller does not read to the end.
     with closing(_iter_paragraphs([path for path, _ in modules], workers)) as paragraphs_by_file:
         for (_, module), paragraphs in zip(modules, paragraphs_by_file, strict=True):
             unseen = [paragraph for paragraph in dict.fromkeys(paragraphs) if paragraph not in seen]
@@ -80,8 +81,7 @@ def _iter_paragraphs(paths: Sequence[Path], workers: int) -> Generator[list[str]
     """
     finished: dict[int, list[list[str]]] = {}  # chunks that arrived early, by the index of their first file
     chunks = ((start, paths[start : start + _CHUNK_FILES]) for start in range(0, len(paths), _CHUNK_FILES))
-    # The hint of the error if the worker process of a chunk is killed twice, for example because memory runs out.
-    remedy = "use docs:stdlib, which is smaller"
+    remedy = "use docs:stdlib, which is smaller"  # in the error if memory runs out and a worker process is killed twice
     next_start = 0
     with closing(executor.map_unordered(_read_chunk, chunks, workers, remedy)) as results:
         for (start, _), paragraphs_by_file in results:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from albert_cli.errors import InputError
+from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, record_range, skip_line
@@ -18,14 +19,13 @@ from albert_cli.text.sources import STDIN
 
 NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
 
-_ENCODING_SAMPLE_BYTES = 4096
-# Encodings are detected by the fraction of zeros at each of the four offsets modulo 4. In UTF-32 it is above this limit
-# for each of the two high bytes, which are zero in nearly all characters:
-_MIN_UTF32_ZEROS = 0.9
-# In UTF-16 the high byte is zero in ASCII characters. The sum of the fractions at its two offsets is above this limit:
-_MIN_UTF16_ZEROS = 0.1
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_LEGACY_SAMPLE_BYTES = 1 << 16  # from which the encoding of a text that is not UTF-8 is guessed
+# UTF-16 and UTF-32 are detected by the fraction of zero bytes at each of the four offsets modulo 4.
+_WIDE_SAMPLE_BYTES = 4096
+_MIN_UTF32_ZEROS = 0.9  # at each of the offsets of the two high bytes, which are zero in nearly every character
+_MIN_UTF16_ZEROS = 0.1  # sum over the two offsets of the high byte, which is zero in ASCII characters such as spaces
+# The encoding of other text that is not UTF-8, such as WINDOWS-1252, is guessed.
+_LEGACY_SAMPLE_BYTES = 1 << 16
 _MIN_LEGACY_CHARACTERS = 8  # fewer characters outside ASCII do not show an encoding
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
@@ -43,20 +43,22 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
     is "skip", and for invalid UTF-8 or NUL, unless `on_bad_bytes` is "replace".
     """
     max_bytes = settings.max_line
+    read_limit = max_bytes + 2  # 2: the longest line end, \r\n
     with open_part(part, counter) as stream:
         number = 0
-        line_start, _ = record_range(part)  # bytes before the current line in the decompressed file
-        limit = max_bytes + 2  # 2: the longest line end, \r\n
-        while line := stream.readline(limit):
+        line_start, _ = record_range(part)  # the line's offset in the decompressed file
+        while line := stream.readline(read_limit):
             number += 1
-            if number == 1 and not part.start:
+            if number == 1 and part.start == 0:
                 _reject_binary_start(part, line)
                 if line.startswith(_UTF8_BYTE_ORDER_MARK):
                     line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
                     line_start = len(_UTF8_BYTE_ORDER_MARK)
+                    if not line.endswith(b"\n"):
+                        line += stream.readline(line_start)  # the mark does not count for `read_limit`
             content = line.rstrip(b"\r\n")
-            is_whole = line.endswith(b"\n") or len(line) < limit
-            if is_whole and len(content) <= max_bytes:
+            is_complete = line.endswith(b"\n") or len(line) < read_limit  # the last line may have no line feed
+            if is_complete and len(content) <= max_bytes:
                 yield number, _decode_line(content, part, number, line_start, settings.on_bad_bytes, counter, stream)
             else:
                 reject_or_count_long_line(part.location, number, settings, counter)
@@ -70,7 +72,7 @@ def reject_or_count_long_line(
 ) -> None:
     """Raise `InputError` for a line, record or cell that is too long, or count it if the settings leave it out.
 
-    number: of the line; location: returns `file:line` for it.
+    number: the number of the line; location: a function that returns `file:line` for a number.
     """
     if settings.on_long_line == "refuse":
         raise InputError(
@@ -92,14 +94,13 @@ def _detect_wide_encoding(start: bytes) -> str:
     """Return the name of a text's encoding by its first bytes, if it is UTF-16 or UTF-32, else "".
 
     If a byte order mark shows the encoding, the name is "UTF-16" or "UTF-32". Without a mark, the positions of zero
-    bytes show the encoding, and the name also has the byte order, LE or BE. UTF-16 has zeros in one byte of each ASCII
-    character, such as a space, and UTF-32 in two of the four bytes of nearly every character.
+    bytes show the encoding, and the name also has the byte order, LE or BE.
     """
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "UTF-32"
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"
-    sample = start[:_ENCODING_SAMPLE_BYTES]
+    sample = start[:_WIDE_SAMPLE_BYTES]
     if len(sample) < 8 or sample.count(0) < 2:
         return ""
     zeros = [sample[i::4].count(0) / len(sample[i::4]) for i in range(4)]  # fraction of zeros at offset i modulo 4
@@ -133,19 +134,21 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
 def suggest_conversion(sample: bytes) -> str:
     """Return the command that converts a text to UTF-8, with its probable encoding if the bytes show one.
 
-    sample: bytes of the text from the first that are not UTF-8 on; a longer sample than necessary is cut.
+    sample: the part of the text that is not UTF-8 and what follows it, of which the first 64 KiB are used.
     """
-    # A late import: the package is needed only for this message.
+    # Imported late, because the package is needed only for this message.
     from charset_normalizer import from_bytes
 
     sample = sample[:_LEGACY_SAMPLE_BYTES]
-    invalid = sample.decode("utf-8", errors="replace").count("\ufffd")
-    valid = len(sample.decode("utf-8", errors="ignore").encode()) - len(sample.decode("ascii", errors="ignore"))
-    # A UTF-8 text with some damaged characters should not be converted.
-    if invalid >= _MIN_LEGACY_CHARACTERS and invalid > valid:
+    invalid_sequences = sample.decode("utf-8", errors="replace").count("\ufffd")
+    valid_bytes = len(sample.decode("utf-8", errors="ignore").encode())
+    ascii_bytes = len(sample.decode("ascii", errors="ignore"))
+    # If most characters outside ASCII are valid, the text is UTF-8 with some damage and must not be converted.
+    is_legacy = invalid_sequences > valid_bytes - ascii_bytes
+    if is_legacy and invalid_sequences >= _MIN_LEGACY_CHARACTERS:
         guess = from_bytes(sample, cp_exclusion=["utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_7"]).best()
         if guess is not None:
-            encoding = codecs.lookup(guess.encoding).name.upper().replace("_", "-")
+            encoding = codecs.lookup(guess.encoding).name.upper().replace("_", "-")  # a name that iconv accepts
             return f"it may be in {encoding}; convert it: iconv -f {encoding} -t UTF-8"
     return "convert it, for example: iconv -f WINDOWS-1252 -t UTF-8"
 
@@ -161,8 +164,8 @@ def _decode_line(
 ) -> str:
     """Decode a line, with invalid UTF-8 and NUL rejected or replaced.
 
-    line_start: number of bytes before the line in the file, for errors. rest: the stream after the line, from which the
-    error of a file guesses the encoding.
+    line_start: the line's offset in the file in bytes, for errors; rest: the stream after the line, from which more
+    bytes are read if the error message has to guess the encoding.
     """
     try:
         text = line.decode("utf-8")
@@ -183,30 +186,18 @@ def _decode_line(
 
 
 def check_characters(
-    text: str,
-    location: Callable[[int], str],
-    number: int,
-    on_bad_bytes: OnBadBytes,
-    counter: ReadCounter | None = None,
+    text: str, location: Callable[[int], str], number: int, on_bad_bytes: OnBadBytes, counter: ReadCounter
 ) -> str:
     """Return the text; raise `InputError` if it has a NUL, or a lone surrogate, which a JSON escape can produce.
 
-    With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. number: of the line; location:
-    returns `file:line` for it; counter: counts the text if characters are replaced.
+    With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. number: the number of the line;
+    location: a function that returns `file:line` for a number; counter: counts the text if characters are replaced.
     """
-    problem = ""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        problem = "a lone surrogate"
-    if "\0" in text:
-        problem = "a NUL character"
-    if not problem:
+    repaired = replace_surrogates(text.replace("\0", ""))
+    if repaired == text:
         return text
     if on_bad_bytes == "refuse":
+        problem = "a NUL character" if "\0" in text else "a lone surrogate"
         raise InputError(f"{location(number)}: {problem} in the text", "remove it, or use --on-bad-bytes replace")
-    if counter is not None:
-        counter.counts += LineCounts(replaced=1)
-    # UTF-16 can hold surrogates. Decoding it joins a pair of surrogates to one character, and replaces a lone surrogate
-    # by U+FFFD.
-    return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    counter.counts += LineCounts(replaced=1)
+    return repaired

@@ -1,9 +1,9 @@
 """Load a directory's vocabulary with the SentencePiece backend if possible, else with that of `tokenizers`.
 
 SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` or `vocab.txt`. SentencePiece is eight
-times as fast. Therefore a `tokenizer.json` with a Unigram model is converted to a SentencePiece model in memory; the
-converted model is used only if it gives the same ids on sample texts. Such files are common: transformers 5 saves our
-vocabularies without `spiece.model`.
+times as fast. Therefore a `tokenizer.json` with a Unigram model is converted to a SentencePiece model in memory, which
+is used only if it gives the same ids on sample texts. A `tokenizer.json` without `spiece.model` is common:
+transformers 5 saves our vocabularies so.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         directory = directory / "vocabulary"
     if not _has_vocabulary(directory):
         raise _missing_vocabulary(directory)
-    if (directory / MODEL_FILE).is_file():
+    if store.exists_or_is_listed(directory / MODEL_FILE):
         cleaning = _read_tokenizer_config(directory).cleaning
         return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), cleaning, directory)
     vocabulary = read_tokenizer_files(directory)
-    return convert_to_sentencepiece(vocabulary, directory) or vocabulary
+    converted = _convert_to_sentencepiece(vocabulary, directory)
+    return vocabulary if converted is None else converted
 
 
 def _missing_vocabulary(directory: Path) -> CheckpointError:
@@ -59,7 +60,7 @@ def _missing_vocabulary(directory: Path) -> CheckpointError:
 
 
 def _has_vocabulary(directory: Path) -> bool:
-    return any((directory / name).is_file() for name in (MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE))
+    return any(store.exists_or_is_listed(directory / name) for name in (MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE))
 
 
 def _read_tokenizer_config(directory: Path) -> TokenizerConfig:
@@ -71,14 +72,14 @@ def _read_tokenizer_config(directory: Path) -> TokenizerConfig:
 # ---------------------------------------------------------------- Unigram to SentencePiece
 
 
-def convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path) -> SentencePieceVocabulary | None:
+def _convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path) -> SentencePieceVocabulary | None:
     """Return a SentencePiece vocabulary that gives the same ids as the directory's `tokenizer.json`.
 
     vocabulary: the directory's tokenizer. Returns None if the directory has no `tokenizer.json`, if its model is not a
     Unigram model with ALBERT's special tokens, or if no `Cleaning` does what its normalizer does.
     """
     path = directory / TOKENIZER_FILE
-    if not path.is_file():
+    if not store.exists_or_is_listed(path):
         return None
     content = json.loads(store.read_bytes(path))
     model = content["model"]
@@ -101,8 +102,8 @@ def convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path) 
 def _candidate_cleanings(directory: Path) -> Iterator[Cleaning]:
     """Yield the saved cleaning first, then all other cleanings.
 
-    Programs that save the tokenizer again may drop our key `albert_cleaning` from its configuration. Its normalizer
-    then still does the cleaning.
+    A program that saves the tokenizer again may drop our key `albert_cleaning` from `tokenizer_config.json`. The
+    tokenizer's normalizer then still does the cleaning, but only comparing ids shows which one it is.
     """
     saved = _read_tokenizer_config(directory).cleaning
     yield saved
@@ -132,12 +133,13 @@ def _build_model(model: TokenizerJson, charsmap: bytes, vocabulary: TokenizersVo
     proto.normalizer_spec.name = "nmt_nfkc"
     proto.normalizer_spec.precompiled_charsmap = charsmap
     for index, (piece, score) in enumerate(model["vocab"]):
-        kind = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
+        p = proto.pieces.add(piece=piece, score=score)
         if index == vocabulary.unk_id:
-            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.UNKNOWN
+            p.type = p.UNKNOWN
         elif vocabulary.text_pieces[index] == "":  # a token that is not text, such as [CLS]
-            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
-        proto.pieces.add(piece=piece, score=score, type=kind)
+            p.type = p.CONTROL
+        else:
+            p.type = p.NORMAL
     content: bytes = proto.SerializeToString()
     return content
 

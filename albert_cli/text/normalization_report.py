@@ -1,7 +1,7 @@
 """Measure how many words of a text the normalization changes, and warn if they are too many.
 
-The published options suit English. They make different words of other languages equal, or split words. So before a
-vocabulary is trained, the user is told the options that prevent this.
+The published options suit English. In other languages they make different words equal, or split words. So before a
+vocabulary is trained, a warning lists the options that prevent this.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure_accent_stripping(sentences: Sequence[str], cleaning: Cleaning) -> Ac
     changed_count = 0
     merged_counts = Counter[tuple[str, str, str]]()
     most_frequent: dict[str, str] = {}  # stripped form -> the most frequent word with this form
-    for word, count in word_counts.most_common():
+    for word, count in word_counts.most_common():  # the first word with a form is therefore its most frequent one
         stripped = normalize("NFKC", clean(word, cleaning))
         if stripped != word:
             changed_count += count

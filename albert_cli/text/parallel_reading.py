@@ -32,7 +32,8 @@ def sample_work_units(
     total_bytes = sum(unit.size for unit in units)
 
     def make_arguments(unit: WorkUnit) -> tuple[object, ...]:
-        # Called when a unit is submitted. Earlier results may have lowered `key_limit`, so the worker keeps less.
+        # Called when the unit is submitted. The results so far have lowered `key_limit`, so the worker keeps fewer
+        # sentences.
         return unit, read, language, size, seed, sample.key_limit
 
     with console.show_progress("reading", total_bytes or None) as progress:
@@ -64,8 +65,8 @@ def _map_work_units(
 ) -> Iterator[tuple[WorkUnit, T]]:
     """Yield (unit, result of `call`) in the order in which the calls finish.
 
-    make_arguments: returns the arguments of `call` for a unit, the unit first. Only this process can read stdin, and it
-    may have the installed documentation in memory, so it reads these two before the others. Worker processes, or a
+    make_arguments: returns the arguments of `call` for a unit, the unit first. This process first reads stdin, which no
+    other process can read, and the installed documentation, which it may have in memory. Worker processes, or a
     cluster, read the other units.
     """
     local_units = [unit for unit in units if unit.is_stream or unit.is_installed_docs]

@@ -24,9 +24,9 @@ class ReadSettings:
 
     on_bad_bytes: reject or replace invalid UTF-8, lone surrogates and NUL; text_field: the field or column that
     contains the text, or a path of keys such as `content.text`; max_line: the longest line, record or cell in bytes;
-    on_long_line: reject or leave out longer ones; format: of all files, "auto" for the one that each file's name tells;
-    document: where a document of plain text ends; join_lines: join the lines up to each blank line, because the text
-    wraps its paragraphs. Raises `ConfigError` for impossible values.
+    on_long_line: reject or leave out longer ones; format: the format of all files, "auto" to choose it by each file's
+    name; document: where a document of plain text ends; join_lines: join the lines up to each blank line, because the
+    text wraps its paragraphs. Raises `ConfigError` for impossible values.
     """
 
     on_bad_bytes: OnBadBytes = "refuse"

@@ -18,13 +18,14 @@ from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
 JsonObject: TypeAlias = dict[str, object]  # from a user's file; its fields are checked where they are read
-Location: TypeAlias = str | Callable[[], str]  # `file:line` for errors; a function if counting the lines takes long
+# `file:line` for errors. A function returns it if the lines before must be counted, which takes long in a large file.
+Location: TypeAlias = str | Callable[[], str]
 
 CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
 _MAX_CELL_CHARACTERS = 2**31 - 1  # the largest limit that `csv` accepts on every system
 _BATCH_ROWS = 64  # rows of Parquet and Arrow files that are decoded at a time
 _OTHER_DELIMITERS = ";\t|,"  # one of these in a table's only column name shows that the table has another delimiter
-_LISTED_FIELDS = 8
+_LISTED_FIELDS = 8  # names of existing fields in an error
 
 
 def describe_location(location: Location) -> str:
@@ -91,21 +92,21 @@ def iter_csv_rows(
                 yield row_line_numbers[0], cells
             row_line_numbers.clear()
     except csv.Error as error:
-        row = location(row_line_numbers[0])
+        row_location = location(row_line_numbers[0])
         if "new-line character" in str(error):
             hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
-            raise InputError(f"{row}: a carriage return outside quotes", hint) from None
+            raise InputError(f"{row_location}: a carriage return outside quotes", hint) from None
         hint = "close or double the quote"
-        if max_cell < _MAX_CELL_CHARACTERS:  # the caller has the option --max-line
+        if max_cell < _MAX_CELL_CHARACTERS:  # only `albert vocab` and `data` set it, by --max-line
             hint += ", or raise --max-line"
-        raise InputError(f"{row}: {error}", hint) from None
+        raise InputError(f"{row_location}: {error}", hint) from None
 
 
-def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> Iterator[tuple[int, JsonObject]]:
+def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tuple[int, JsonObject]]:
     """Yield (row number from 1, row) of a Parquet file, a few rows at a time.
 
-    fields: the columns to read, by name or by a path of keys such as `content.text`; None for all. Raises `InputError`
-    if one is missing or the file is damaged.
+    field: the name of the only column to read, or a path of keys such as `content.text`; None for all columns. Raises
+    `InputError` if the column is missing or the file is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -117,8 +118,8 @@ def iter_parquet_rows(part: SourcePart, fields: Sequence[str] | None = None) -> 
             stream_or_path = open_remote(name) if part.source.is_remote else name
             with pq.ParquetFile(stream_or_path, buffer_size=1 << 20, pre_buffer=False) as file:
                 columns = None
-                if fields:
-                    columns = [_find_column(field, file.schema_arrow.names, name) for field in fields]
+                if field is not None:
+                    columns = [_find_column(field, file.schema_arrow.names, name)]
                 number = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
                     for row in batch.to_pylist():

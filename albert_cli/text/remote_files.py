@@ -55,13 +55,13 @@ def list_files(name: str) -> list[str]:
         elif not name.startswith("http") and system.isdir(path):  # web servers have no folders
             paths = system.find(path)
         else:
-            system.info(path)  # raises an error if there is no such file
+            system.info(path)  # raises an error if the file does not exist
             return [name]
         return sorted(str(system.unstrip_protocol(match)) for match in paths)
 
 
-def read_signature(name: str) -> tuple[int, int, int]:
-    """Return the `source_parts.FileSignature` of a remote file: its size, a hash of its version, and 0 as the inode.
+def read_size_and_version(name: str) -> tuple[int, int]:
+    """Return the size of a remote file in bytes (0 if unknown), and a hash of its version.
 
     The version is the ETag or, if the system has none, the modification time.
     """
@@ -72,7 +72,7 @@ def read_signature(name: str) -> tuple[int, int, int]:
         version = next((info[key] for key in _VERSION_KEYS if info.get(key)), "")
         digest = hashlib.sha256(str(version).encode()).digest()
         version_hash = int.from_bytes(digest[:7], "big")  # 56 bits tell two versions apart
-        return int(info.get("size") or 0), version_hash, 0
+        return int(info.get("size") or 0), version_hash
 
 
 @lru_cache(maxsize=1024)

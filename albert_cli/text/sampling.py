@@ -17,7 +17,7 @@ from albert_cli.text.sentences import split_sentences
 from albert_cli.text.source_parts import ReadCounter
 from albert_cli.text.work_units import WorkUnit
 
-_INDEX_BITS = 40  # a sentence's position is its work unit's number, shifted by 40 bits, plus its index in the unit
+_INDEX_BITS = 40  # a sentence's position is its work unit's number, shifted left by 40 bits, plus its index in the unit
 _BATCH_SENTENCES = 1 << 12  # sentences that are added at a time, because hashing an array is faster
 _LARGEST_KEY = 2**64 - 1
 
@@ -31,9 +31,9 @@ class SentenceSample:
     parts of a text merge into the sample of the whole, in any order.
 
     key_limit: sentences with a larger key cannot be in the sample and are dropped immediately, which bounds the memory;
-    positions: of the sampled sentences, int64; documents, sentences_read and characters: totals of the text read, not
-    only of the sample; lines: counts of changed and left out lines. Until `finish` is called, the sample may be larger
-    than `size` and is in no order.
+    positions: the sentences' positions in the text, int64 [len(sentences)]; documents, sentences_read and characters:
+    totals of the text read, not only of the sample; lines: numbers of lines that were changed or left out. Until
+    `finish` is called, the sample may be larger than `size` and is in no order.
     """
 
     size: int
@@ -94,11 +94,11 @@ def sample_work_unit(
     counter = ReadCounter()
     batch: list[str] = []
     for document in unit.documents(read, counter):
-        count = document_repetitions(document, unit.weight)
-        if count:
-            sample.documents += count
-            sample.characters += count * len(document.text)
-            batch += count * split_sentences(document.text, language)
+        repetitions = document_repetitions(document, unit.weight)
+        if repetitions:
+            sample.documents += repetitions
+            sample.characters += repetitions * len(document.text)
+            batch += repetitions * split_sentences(document.text, language)  # the list, repeated
         if len(batch) >= _BATCH_SENTENCES:
             _add_batch(sample, unit, batch)
             batch = []

@@ -1,7 +1,7 @@
 """The SentencePiece backend of vocabularies: it cleans a text and encodes the result with a unigram model.
 
-SentencePiece does not report the characters that each token comes from, but `tokenizers` does. A vocabulary is
-therefore saved only if both libraries give equal ids.
+SentencePiece does not report the characters that each token comes from, but `tokenizers` does. So texts are encoded by
+`tokenizers` where offsets are needed. A vocabulary is therefore saved only if both libraries give equal ids.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MAX_SCORE_ERROR = 1e-3  # nats: SentencePiece adds scores in single precision, 
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece unigram model with its cleaning.
 
-    model: the parsed `ModelProto`, with lowered scores of digit-comma pieces (see `unigram.penalize_digit_comma`);
-    first_ordinary_id: the lowest id of a piece that is text.
+    proto: the parsed model (a `ModelProto`), with lowered scores of digit-comma pieces (see
+    `unigram.penalize_digit_comma`); first_ordinary_id: the lowest id of a piece that is text.
     """
 
-    cleaning: Cleaning
+    cleaning: Cleaning  # never None, unlike in the base class
 
     def __init__(self, model_bytes: bytes, cleaning: Cleaning, directory: Path | None = None) -> None:
         """Parse the bytes of an ALBERT `spiece.model`; raise `CheckpointError` if they are something else.
@@ -47,28 +47,28 @@ class SentencePieceVocabulary(Vocabulary):
 
         self._path = directory / MODEL_FILE if directory else Path(MODEL_FILE)
         try:
-            self.model = read_model(model_bytes)
-            penalize_digit_comma(self.model)
-            self._processor = SentencePieceProcessor(model_proto=self.model.SerializeToString())
+            self.proto = read_model(model_bytes)
+            penalize_digit_comma(self.proto)
+            self._processor = SentencePieceProcessor(model_proto=self.proto.SerializeToString())
         except (DecodeError, RuntimeError) as error:
             raise CheckpointError(f"{self._path}: not a SentencePiece model") from error
-        if problem := describe_unsupported_model(self.model):
+        if problem := describe_unsupported_model(self.proto):
             raise CheckpointError(f"{self._path}: {problem}", _UNSUPPORTED_HINT)
-        self._bytes = model_bytes
-        pieces = [p.piece for p in self.model.pieces]
+        self._model_bytes = model_bytes
+        pieces = [p.piece for p in self.proto.pieces]
         ids = {piece: index for index, piece in enumerate(pieces)}
         missing = [token for token in SPECIAL_TOKENS.values() if token not in ids]
         if missing:
             message = f"{self._path}: not an ALBERT vocabulary, it has no piece {', '.join(missing)}"
             raise CheckpointError(message, "build one with `albert vocab`; SentencePiece's default ids do not fit")
         special = SpecialIds(**{role: ids[token] for role, token in SPECIAL_TOKENS.items()})
-        self.first_ordinary_id = _first_ordinary_id(self.model, special)
-        text_pieces = ["" if index < self.first_ordinary_id else piece for index, piece in enumerate(pieces)]
-        self._byte_of_id: dict[int, int] = {}
-        for index, p in enumerate(self.model.pieces):
-            if p.type == p.BYTE:  # "<0x41>" is no text, but a part of a character without a token
-                self._byte_of_id[index] = int(p.piece[1:-1], 16)
-                text_pieces[index] = ""
+        self.first_ordinary_id = _first_ordinary_id(self.proto, special)
+        # A byte token such as "<0x41>" is not text, but a part of a character without a token.
+        self._byte_of_id = {i: int(p.piece[1:-1], 16) for i, p in enumerate(self.proto.pieces) if p.type == p.BYTE}
+        text_pieces = []
+        for index, piece in enumerate(pieces):
+            is_text = index >= self.first_ordinary_id and index not in self._byte_of_id
+            text_pieces.append(piece if is_text else "")
         super().__init__(pieces, text_pieces, special, cleaning)
 
     @cached_property
@@ -78,8 +78,8 @@ class SentencePieceVocabulary(Vocabulary):
         A vocabulary's `spiece.model` and `tokenizer.json` give the same fingerprint.
         """
         digest = hashlib.sha256(repr(self.cleaning).encode())
-        digest.update(self.model.normalizer_spec.precompiled_charsmap)
-        for p, text in zip(self.model.pieces, self.text_pieces, strict=True):
+        digest.update(self.proto.normalizer_spec.precompiled_charsmap)
+        for p, text in zip(self.proto.pieces, self.text_pieces, strict=True):
             score = p.score if text else 0  # spiece.model and tokenizer.json record different scores for special pieces
             digest.update(f"{p.piece}\0{score}\n".encode())
         return digest.hexdigest()[:16]
@@ -99,8 +99,8 @@ class SentencePieceVocabulary(Vocabulary):
         """A `SentencePieceProcessor` that inserts no word mark before the first character."""
         from sentencepiece import SentencePieceProcessor
 
-        proto = type(self.model)()
-        proto.CopyFrom(self.model)
+        proto = type(self.proto)()
+        proto.CopyFrom(self.proto)
         proto.normalizer_spec.add_dummy_prefix = False
         return SentencePieceProcessor(model_proto=proto.SerializeToString())
 
@@ -124,7 +124,7 @@ class SentencePieceVocabulary(Vocabulary):
     @cached_property
     def _tokenizer(self) -> Tokenizer:
         """A tokenizer of the `tokenizers` library with the same ids."""
-        return build_tokenizer(self.model, self.cleaning)
+        return build_tokenizer(self.proto, self.cleaning)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids; special tokens appear by name, padding is left out."""
@@ -156,8 +156,8 @@ class SentencePieceVocabulary(Vocabulary):
 
     def _is_tie(self, ids: Sequence[int], other_ids: Sequence[int]) -> bool:
         """Return True if two segmentations spell the same text with equal scores."""
-        pieces = [self.model.pieces[index] for index in ids]
-        other_pieces = [self.model.pieces[index] for index in other_ids]
+        pieces = [self.proto.pieces[index] for index in ids]
+        other_pieces = [self.proto.pieces[index] for index in other_ids]
         if "".join(p.piece for p in pieces) != "".join(p.piece for p in other_pieces):
             return False
         difference = float(sum(p.score for p in pieces) - sum(p.score for p in other_pieces))
@@ -168,7 +168,7 @@ class SentencePieceVocabulary(Vocabulary):
         """The content of `tokenizer.json`, cached because building takes a second and each checkpoint has a copy."""
         try:
             self._check_tokenizer()
-            return build_tokenizer_json(self.model, self.cleaning)
+            return build_tokenizer_json(self.proto, self.cleaning)
         except (CheckpointError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a panic in `tokenizers` is not an `Exception`
@@ -179,14 +179,14 @@ class SentencePieceVocabulary(Vocabulary):
 
         Raises `CheckpointError` if a `tokenizer.json` cannot give the same ids.
         """
-        store.write_bytes(directory / MODEL_FILE, self._bytes)
+        store.write_bytes(directory / MODEL_FILE, self._model_bytes)
         store.write_text(directory / TOKENIZER_FILE, self._tokenizer_json + "\n")
         store.write_json(directory / CONFIG_FILE, build_tokenizer_config(self.cleaning, model_max_length))
 
 
-def _first_ordinary_id(model: Any, special: SpecialIds) -> int:
+def _first_ordinary_id(proto: Any, special: SpecialIds) -> int:
     """Return the lowest id of a piece that is text; lower ids are padding, unknown and control pieces."""
-    for index, p in enumerate(model.pieces):
+    for index, p in enumerate(proto.pieces):
         if p.type in (p.NORMAL, p.USER_DEFINED) and index not in special:
             return index
-    return len(model.pieces)
+    return len(proto.pieces)

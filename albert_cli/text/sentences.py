@@ -22,7 +22,7 @@ _UNKNOWN_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")  # unknown to `sente
 # The position after the last of several stops, with the white space that follows, but not at the end of the text.
 _AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
-_CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")  # after clause marks and spaces
+_CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")  # the position after marks and spaces
 _SPACE_MARKED_SCRIPTS = re.compile("[\u0e00-\u109f\u1780-\u17ff]")  # Thai, Lao, Tibetan, Burmese; Khmer
 _CHINESE_AND_JAPANESE = re.compile("[\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _MAX_PARAGRAPH_CHARACTERS = 1 << 14
@@ -30,16 +30,16 @@ _SPACE_SEARCH_CHARACTERS = 1 << 16  # distance from the end of a part within whi
 
 
 class _LengthLimits(NamedTuple):
-    """Lengths in characters: a sentence above `longest` is split, and a part ends at a clause mark from `part` on."""
+    """Lengths in characters: a sentence longer than `max_sentence` is split into parts of `min_part` or more."""
 
-    longest: int
-    part: int
+    max_sentence: int
+    min_part: int
 
 
-_USUAL_LIMITS = _LengthLimits(longest=1000, part=200)
-_CHINESE_AND_JAPANESE_LIMITS = _LengthLimits(longest=300, part=60)  # a word has one to three characters
-_SPACE_MARKED_LIMITS = _LengthLimits(longest=200, part=60)  # without stops, a sentence is a paragraph until it is split
-_SHORTEST_LIMIT = _SPACE_MARKED_LIMITS.longest  # no sentence up to this length is split, in any script
+_USUAL_LIMITS = _LengthLimits(max_sentence=1000, min_part=200)
+_CHINESE_AND_JAPANESE_LIMITS = _LengthLimits(max_sentence=300, min_part=60)  # a word has one to three characters
+_SPACE_MARKED_LIMITS = _LengthLimits(max_sentence=200, min_part=60)  # without stops, a whole paragraph is one sentence
+_SHORTEST_LIMIT = _SPACE_MARKED_LIMITS.max_sentence  # no sentence up to this length is split, in any script
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
@@ -72,7 +72,8 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
             has_unknown_stops = not part.isascii() and _UNKNOWN_STOP.search(part) is not None
-            limit = _USUAL_LIMITS.longest if part.isascii() else _SHORTEST_LIMIT
+            # Outside ASCII, `_split_further` chooses the limit by the script.
+            limit = _USUAL_LIMITS.max_sentence if part.isascii() else _SHORTEST_LIMIT
             for sentence in segment(language, part):
                 if has_unknown_stops or len(sentence) > limit:
                     sentences += _split_further(sentence)
@@ -95,7 +96,7 @@ def _split_further(sentence: str) -> Iterator[str]:
 
 
 def _choose_limits(sentence: str) -> _LengthLimits:
-    """Return the limits of the script of more than half of the characters."""
+    """Return the limits for the script of more than half of the characters, else the usual ones."""
     if sentence.isascii():
         return _USUAL_LIMITS
     if len(_SPACE_MARKED_SCRIPTS.findall(sentence)) > len(sentence) // 2:
@@ -108,24 +109,25 @@ def _choose_limits(sentence: str) -> _LengthLimits:
 def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
     """Split a sentence that is too long after clause marks, else at spaces, else between characters.
 
-    A part ends at the first clause mark that gives it the length `limits.part`.
+    A part ends at the first clause mark at which it has `limits.min_part` characters or more.
     """
-    if len(sentence) <= limits.longest:
+    if len(sentence) <= limits.max_sentence:
         yield sentence
         return
     part = ""
-    for word in _CLAUSE_END.split(sentence):  # with the marks and spaces after it; without spaces, a whole clause
-        if part and len(part) + len(word) > limits.longest:
+    # A word comes with the marks and spaces after it. In a script without spaces it is a whole clause.
+    for word in _CLAUSE_END.split(sentence):
+        if part and len(part) + len(word) > limits.max_sentence:
             yield part.strip()
             part = ""
         part += word
-        while len(part) > limits.longest:  # the word alone is too long
-            end = _character_boundary(part, limits.longest)
+        while len(part) > limits.max_sentence:  # the word alone is too long
+            end = _character_boundary(part, limits.max_sentence)
             yield part[:end].strip()
             part = part[end:]
         # In the scripts of `_SPACE_MARKED_LIMITS`, the space after every clause is a mark.
         ends_at_mark = limits is _SPACE_MARKED_LIMITS or part.rstrip()[-1:] in _CLAUSE_MARKS
-        if len(part) >= limits.part and ends_at_mark:
+        if len(part) >= limits.min_part and ends_at_mark:
             yield part.strip()
             part = ""
     if part.strip():
@@ -133,7 +135,7 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
 
 
 def _character_boundary(text: str, limit: int) -> int:
-    """Return the last position up to `limit` at which no combining mark or vowel sign begins, else `limit`."""
+    """Return the last position from `limit` down to its half at which no mark or vowel sign is, else `limit`."""
     for position in range(limit, limit // 2, -1):
         if not combining(text[position]) and category(text[position]) not in ("Mn", "Mc"):
             return position
@@ -159,8 +161,8 @@ def _load_segmenter() -> Callable[[str, str], list[str]]:
 def split_long_text(text: str, max_characters: int) -> Iterator[str]:
     """Yield the text in parts of at most `max_characters`.
 
-    A part ends after its last line end or, if that comes later, after a space among its last 65,536 characters. Without
-    both it ends within a word.
+    A part ends after its last line end or, if that comes later, after a space among its last 65,536 characters. If it
+    has neither, it ends within a word.
     """
     start = 0
     while len(text) - start > max_characters:

@@ -17,12 +17,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from albert_cli.errors import InputError
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.line_counts import LineCounts
-from albert_cli.text.remote_files import open_remote, read_signature
+from albert_cli.text.remote_files import open_remote, read_size_and_version
 from albert_cli.text.sources import TextSource
 
 if TYPE_CHECKING:
@@ -33,7 +33,17 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 1 << 20
 _BLANK_LINE_SEARCH_BYTES = 16 << 20  # distance within which the next blank line of a text file is searched for
 
-FileSignature = tuple[int, int, int]  # size, modification time in ns, inode (of a remote file: see `read_signature`)
+
+class FileSignature(NamedTuple):
+    """A file's version: as long as the signature stays equal, the file is unchanged.
+
+    size: in bytes; version: a local file's modification time in nanoseconds, or a hash of a remote file's version;
+    inode: 0 for a remote file.
+    """
+
+    size: int
+    version: int
+    inode: int
 
 
 @dataclass
@@ -58,8 +68,8 @@ class ReadCounter:
 class SourcePart:
     """A source, or the range from byte `start` to byte `end` (None: the end of the file) of a source that can be split.
 
-    For a data set on the Hub, `start` and `end` are numbers of its files. signature: of the file when the work was
-    planned, to notice a later change; None if there is no file.
+    For a data set on the Hub, `start` and `end` are numbers of its files. signature: the file's signature when the work
+    was planned, to notice a later change; None if there is no file.
     """
 
     source: TextSource
@@ -72,7 +82,7 @@ class SourcePart:
         """Bytes on disk; 0 if unknown."""
         if self.signature is None:
             return 0
-        end = self.signature[0] if self.end is None else self.end
+        end = self.signature.size if self.end is None else self.end
         return end - self.start
 
     def location(self, line: int) -> str:
@@ -99,15 +109,16 @@ class SourcePart:
 def source_signature(source: TextSource) -> FileSignature | None:
     """Return the signature of a source's local or remote file; None if the source is no file."""
     if source.is_remote:
-        return read_signature(source.name)
+        size, version = read_size_and_version(source.name)
+        return FileSignature(size, version, inode=0)
     return None if source.path is None else file_signature(source.path)
 
 
 def file_signature(path: Path) -> FileSignature:
-    """Return the signature of a local file; equal signatures mean that the file is unchanged."""
+    """Return the signature of a local file."""
     with translate_read_errors(path):
         status = path.stat()
-    return status.st_size, status.st_mtime_ns, status.st_ino
+    return FileSignature(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @contextmanager
@@ -116,7 +127,7 @@ def ensure_unmodified(part: SourcePart) -> Iterator[None]:
     source = part.source
     is_local_file = source.path is not None and source.path.is_file()  # a named pipe has a path, but is no file
     if not source.is_remote and not is_local_file:
-        yield
+        yield  # stdin, a pipe and a data set on the Hub have no file that could change
         return
     current = source_signature(source)
     planned = part.signature or current
@@ -149,7 +160,7 @@ class _CountingStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        allowed = memoryview(buffer)[: self._bytes_left]
+        allowed = memoryview(buffer)[: self._bytes_left]  # the whole buffer if there is no limit (None)
         data = self._read(len(allowed))
         allowed[: len(data)] = data
         self._counter.add(data)
@@ -174,7 +185,7 @@ def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedRea
 
 
 def open_source(source: TextSource) -> IO[bytes] | nullcontext[IO[bytes]]:
-    """Open a local file, a file behind a URL, or stdin, which the block does not close."""
+    """Open a local file, a file behind a URL, or stdin; stdin stays open after the `with` block."""
     if source.is_remote:
         return open_remote(source.name)
     if source.path is None:
@@ -220,10 +231,11 @@ def record_range(part: SourcePart) -> tuple[int, int | None]:
             stream.seek(part.start - 1)  # a line begins at `start` if the byte before it is a line feed
             while bytes_left > 0 and b"\n" not in stream.read(min(BLOCK_BYTES, bytes_left)):
                 bytes_left -= BLOCK_BYTES
-        if bytes_left <= 0:
+        if bytes_left <= 0:  # there was no line feed
             return part.start, part.start
+    start = next_record_start(part, part.start)
     end = None if part.end is None else next_record_start(part, part.end)
-    return next_record_start(part, part.start), end
+    return start, end
 
 
 def next_record_start(part: SourcePart, offset: int) -> int:

@@ -31,11 +31,11 @@ KIND_BY_ENDING: dict[str, FileKind] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-# The ending of the files of a task's data set, in a source of the form KIND:FILES
+# The ending of the files in a source of the form KIND:FILES, for the tasks whose data sets are read as text
 TASK_FILE_ENDINGS: dict[SourceKind, str] = {"squad": ".json", "squad-answers": ".json", "race": ".txt"}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _SELF_COMPRESSED_ENDINGS = (".parquet", ".arrow")  # compress their columns, so no compression ending follows
-_WIKIEXTRACTOR = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
+_WIKIEXTRACTOR_NAME = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
 _DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
 _ENDINGS_HINT = f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}"
 STDIN = "-"
@@ -44,7 +44,7 @@ _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
 _SOURCE_HINT = (
     "name a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
 )
-_LISTED_FILES = 3
+_LISTED_FILES = 3  # names of skipped files in a message
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class TextSource:
 class HubDataset:
     """A data set on the Hub, `hf:NAME[:CONFIG[:SPLIT]]`, and the rule by which its rows are joined to documents.
 
-    A document consists of `rows` rows (`?rows=N`) or, if the column `document` is set (`?document=COLUMN`), of all
-    adjacent rows with an equal value in this column.
+    A document consists of `rows_per_document` rows (`?rows=N`) or, if `document_column` is set (`?document=COLUMN`), of
+    all adjacent rows with an equal value in this column.
     """
 
     name: str
-    config: str = ""
-    split: str = "train"
-    rows: int = 1
-    document: str = ""
+    config: str
+    split: str
+    rows_per_document: int
+    document_column: str
 
     @classmethod
     def parse(cls, source: str) -> HubDataset:
@@ -99,22 +99,22 @@ class HubDataset:
         parts = location.split(":")
         options = dict(parse_qsl(query, keep_blank_values=True))
         rows = options.pop("rows", "1")
-        document = options.pop("document", "")
+        document_column = options.pop("document", "")
         is_valid_name = parts[0] != "" and len(parts) <= 3
         is_valid_count = rows.isdecimal() and int(rows) >= 1
-        has_two_rules = document != "" and rows != "1"
+        has_two_rules = document_column != "" and rows != "1"
         if not is_valid_name or not is_valid_count or has_two_rules or options:
             hint = "?rows=2000 joins 2,000 rows to a document, ?document=COLUMN joins rows with equal values"
             raise InputError(f"{source}: not of the form hf:NAME[:CONFIG[:SPLIT]][?rows=N or ?document=COLUMN]", hint)
         name, config, split = [*parts, "", ""][:3]  # a part that is left out is ""
-        return cls(name, config, split or "train", int(rows), document)
+        return cls(name, config, split or "train", int(rows), document_column)
 
 
 def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") -> list[TextSource]:
     """Return the files and streams of the sources, in order, each once.
 
     file_format: of files and stdin; "auto" decides by a file's name, and for stdin by its first line. Raises
-    `InputError` for a source that does not exist or cannot be read, `ConfigError` for a file that is named twice with
+    `InputError` for a source that does not exist or cannot be read, `ConfigError` for a file that is listed twice with
     different weights.
     """
     if not sources:
@@ -150,7 +150,7 @@ def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[Text
     if name == STDIN:
         return [TextSource(name, "stdin" if file_format == "auto" else file_format, weight=weight)]
     if is_url(name):
-        return _describe_urls(name, weight, file_format)
+        return _url_sources(name, weight, file_format)
     if name.startswith("hf:"):
         HubDataset.parse(name)  # raises an error now, not when the data set is read
         return [TextSource(name, "hub", weight=weight)]
@@ -165,16 +165,16 @@ def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[Text
             files = _find_files(name.removeprefix(prefix), is_readable, f"use a file that ends in {ending}")
             return [TextSource(str(path), kind, weight=weight) for path in files]
     files = _find_files(name, partial(_has_known_kind, file_format), _ENDINGS_HINT)
-    return [_describe_file(path, weight, file_format) for path in files]
+    return [_file_source(path, weight, file_format) for path in files]
 
 
-def _describe_urls(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
+def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
     """Return the files behind a URL, which may be a glob or a folder."""
     sources = []
     for url in list_files(name):
         path = Path(url.partition("?")[0])  # without the query, which is not a part of the file's name
         if _has_known_kind(file_format, path):
-            sources.append(replace(_describe_file(path, weight, file_format), name=url))
+            sources.append(replace(_file_source(path, weight, file_format), name=url))
     if not sources:
         raise InputError(f"{name}: no file with a known ending", _ENDINGS_HINT)
     return sources
@@ -186,35 +186,35 @@ def _has_ending(ending: str, path: Path) -> bool:
 
 def _has_known_kind(file_format: FileFormat, path: Path) -> bool:
     """Return True if the format is explicit, or can be read from the file's name."""
-    if file_format != "auto" or _WIKIEXTRACTOR.fullmatch(path.name):
+    if file_format != "auto" or _WIKIEXTRACTOR_NAME.fullmatch(path.name):
         return True
     ending, compression = _split_endings(path)
     return ending in KIND_BY_ENDING and (compression == "" or ending not in _SELF_COMPRESSED_ENDINGS)
 
 
 def _split_endings(path: Path) -> tuple[str, str]:
-    """Return the endings of a file's name that tell its format and its compression; "" if there is no such ending."""
-    suffixes = ["", *Path(path.name.lower()).suffixes]
+    """Return the endings of a file's name for its format and its compression; "" if there is no such ending."""
+    suffixes = ["", *Path(path.name.lower()).suffixes]  # with "", there always is a last ending
     compression = ""
     if suffixes[-1] in COMPRESSIONS:
         compression = suffixes.pop()
     return suffixes[-1], compression
 
 
-def _describe_file(path: Path, weight: float, file_format: FileFormat) -> TextSource:
+def _file_source(path: Path, weight: float, file_format: FileFormat) -> TextSource:
     """Return a file as a source; its compression and, with the format "auto", its kind are read from its name."""
     ending, compression = _split_endings(path)
     if file_format != "auto":
         return TextSource(str(path), file_format, compression, weight)
-    is_wiki = _WIKIEXTRACTOR.fullmatch(path.name)
-    return TextSource(str(path), "wiki" if is_wiki else KIND_BY_ENDING[ending], compression, weight)
+    kind: FileKind = "wiki" if _WIKIEXTRACTOR_NAME.fullmatch(path.name) else KIND_BY_ENDING[ending]
+    return TextSource(str(path), kind, compression, weight)
 
 
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the file of a path, or the files of a folder or glob, sorted.
 
-    is_readable: returns True if the name shows a file that can be read. In a folder, other files are skipped. If a path
-    or a glob names another file, `InputError` is raised with the hint `endings_hint`.
+    is_readable: returns True if a file's name shows that the file can be read. In a folder, other files are skipped. If
+    a path or a glob leads to another file, `InputError` is raised with the hint `endings_hint`.
     """
     path = Path(name)
     if path.is_dir():

@@ -14,7 +14,7 @@ from albert_cli.text.records import parse_json
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import SourceKind
-from albert_cli.text.text_readers import iter_short_text
+from albert_cli.text.text_readers import iter_checked_text
 
 _JSON_LINES_HINT = "JSON lines need the ending .jsonl"
 
@@ -46,13 +46,13 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
     if kind == "squad-answers" and not texts:
         raise InputError(f"{name}: no question has an answer in its context", "use SQuAD's training file")
     for number, text in enumerate(texts, 1):
-        yield from iter_short_text(text, part, number, settings, counter)
+        yield from iter_checked_text(text, part, number, settings, counter)
 
 
 def _extract_texts(value: Any, kind: SourceKind) -> list[str]:
     """Return the texts of a file's JSON value.
 
-    A value of another form raises `KeyError`, `TypeError` or `AttributeError`, as the look-up does.
+    The value is not checked, so one of another form raises `KeyError`, `TypeError` or `AttributeError`.
     """
     if kind == "race":
         return [value["article"]]
@@ -66,23 +66,25 @@ def _join_questions_and_answers(paragraph: Any) -> Iterator[str]:
     """Yield each answered question of a paragraph and, on the next line, the sentences that contain its first answer.
 
     Splitting into sentences changes white space. So a position in the text is counted here as the number of characters
-    before it that are no white space.
+    before it that are not white space.
     """
     context = paragraph["context"]
     sentences = split_sentences(context)
     sentence_ends = list(accumulate(_count_non_space(sentence) for sentence in sentences))
     for question in paragraph["qas"]:
-        for answer in question.get("answers", [])[:1]:
-            answer_text = answer["text"]
-            start = answer["answer_start"]
-            if not answer_text.strip() or context[start : start + len(answer_text)] != answer_text:
-                continue  # the answer's position is unknown
-            non_space_start = _count_non_space(context[:start])
-            non_space_end = non_space_start + _count_non_space(answer_text)
-            first_sentence = bisect_right(sentence_ends, non_space_start)  # the first one that ends after the start
-            last_sentence = bisect_left(sentence_ends, non_space_end)  # the first one that ends at or after the end
-            answer_sentences = " ".join(sentences[first_sentence : last_sentence + 1])
-            yield " ".join(question["question"].split()) + "\n" + answer_sentences
+        answers = question.get("answers", [])
+        if len(answers) == 0:  # SQuAD 2.0 has questions without an answer
+            continue
+        answer_text = answers[0]["text"]
+        start = answers[0]["answer_start"]
+        if not answer_text.strip() or context[start : start + len(answer_text)] != answer_text:
+            continue  # the answer's position is unknown
+        non_space_start = _count_non_space(context[:start])
+        non_space_end = non_space_start + _count_non_space(answer_text)
+        first_sentence = bisect_right(sentence_ends, non_space_start)  # the first one that ends after the start
+        last_sentence = bisect_left(sentence_ends, non_space_end)  # the first one that ends at or after the end
+        answer_sentences = " ".join(sentences[first_sentence : last_sentence + 1])
+        yield " ".join(question["question"].split()) + "\n" + answer_sentences
 
 
 def _count_non_space(text: str) -> int:

@@ -58,10 +58,11 @@ def find_text(record: Mapping[str, object], settings: ReadSettings, location: Lo
 def _iter_valid_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield a text that is not null or blank, and count one that is.
+    """Yield the text unless it is null or blank; a text that is left out is counted.
 
-    The settings decide if invalid characters are replaced or raise `InputError`, and if wrapped lines are joined.
-    number: the line or row of the text in the part.
+    This generator yields at most one text, so that a reader can `yield from` it. The settings decide if invalid
+    characters are replaced or raise `InputError`, and if wrapped lines are joined. number: the line or row of the text
+    in the part.
     """
     if text is None or not text.strip():
         counter.counts += LineCounts(without_text=1)
@@ -114,20 +115,21 @@ def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadC
     if part.source.kind == "arrow":
         rows = iter_arrow_rows(part, settings.text_field)
     else:
-        rows = iter_parquet_rows(part, [settings.text_field])
+        rows = iter_parquet_rows(part, settings.text_field)
     for number, row in rows:
         text = find_text(row, settings, part.source.name)
-        yield from iter_short_text(text, part, number, settings, counter)
-    with open_part(part, counter):  # closing the part reads all bytes for the hash; pyarrow reads them in another order
-        pass
+        yield from iter_checked_text(text, part, number, settings, counter)
+    # pyarrow does not read the bytes in their order, so they are read again for the hash.
+    with open_part(part, counter):
+        pass  # `open_part` reads all bytes when the block ends
 
 
-def iter_short_text(
+def iter_checked_text(
     text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield a text whose length is not checked yet, unless the text is too long, null or blank; number: its row.
+    """Yield the text unless it is too long, null or blank; a text that is left out is counted. number: its row.
 
-    `text_lines` limits the length of a line, so a text from one line needs no check of its length.
+    For texts that do not come from a single line, because `text_lines` has checked the length of every line.
     """
     if text is not None and len(text) > settings.max_line:
         reject_or_count_long_line(part.location, number, settings, counter)
@@ -136,7 +138,7 @@ def iter_short_text(
 
 
 class _HubRow(NamedTuple):
-    """A row of a data set: its document's key, its number from 1, and its text; the rows of a document are adjacent."""
+    """A row of a data set: its number from 1 and its text; adjacent rows with equal keys form a document."""
 
     document_key: object
     number: int
@@ -150,7 +152,7 @@ def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounte
         for _, group in groupby(rows, lambda row: row.document_key):
             document_rows = list(group)
             text = "\n".join(row.text for row in document_rows)
-            yield from iter_short_text(text, part, document_rows[0].number, settings, counter)
+            yield from iter_checked_text(text, part, document_rows[0].number, settings, counter)
 
 
 def _iter_hub_rows(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[_HubRow]:
@@ -158,14 +160,14 @@ def _iter_hub_rows(part: SourcePart, settings: ReadSettings, counter: ReadCounte
     dataset = HubDataset.parse(part.source.name)
     for number, row in enumerate(open_rows(part), 1):
         text = find_text(row, settings, partial(part.location, number))
-        if dataset.document and dataset.document not in row:
-            message = f"{part.location(number)}: no field {dataset.document!r} (fields: {', '.join(row)})"
+        if dataset.document_column and dataset.document_column not in row:
+            message = f"{part.location(number)}: no field {dataset.document_column!r} (fields: {', '.join(row)})"
             raise InputError(message, "choose another with ?document=COLUMN")
         if text is None or not text.strip():
             counter.counts += LineCounts(without_text=1)
             continue
-        counter.add(text.encode("utf-8", "replace"))
-        document_key: object = (number - 1) // dataset.rows
-        if dataset.document:
-            document_key = row[dataset.document]
+        counter.add(text.encode("utf-8", "replace"))  # instead of the bytes on disk, which `datasets` does not show
+        document_key: object = (number - 1) // dataset.rows_per_document
+        if dataset.document_column:
+            document_key = row[dataset.document_column]
         yield _HubRow(document_key, number, text)

@@ -59,11 +59,11 @@ class TokenStatistics(TokenRates):
 
 def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]) -> TokenStatistics:
     """Measure a vocabulary on cleaned sentences; the result is unbiased if the vocabulary was not trained on them."""
-    measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]
+    measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]  # evenly spaced
     normalized = [vocabulary.normalize(sentence) for sentence in measured]
     pieces = set(vocabulary.pieces)
     character_counts = Counter("".join(normalized).replace(" ", ""))
-    uncovered_counts = Counter({char: count for char, count in character_counts.items() if char not in pieces})
+    uncovered_counts = Counter({c: count for c, count in character_counts.items() if c not in pieces})
     token_ids = vocabulary.encode_batch(measured)
     id_counts = Counter(index for row in token_ids for index in row)
     ordinary = [vocabulary.pieces[index] for index in vocabulary.ordinary_ids]
@@ -86,7 +86,7 @@ def _measure_pruned(
     """Measure the vocabulary pruned to each fraction of its size; normalized: the normalized sentences."""
     rates_by_size: dict[int, PrunedRates] = {}
     for fraction in _PRUNED_FRACTIONS:
-        model = prune_vocabulary(vocabulary.model, round(vocabulary.size * fraction))
+        model = prune_vocabulary(vocabulary.proto, round(vocabulary.size * fraction))
         pruned = SentencePieceVocabulary(model, vocabulary.cleaning)
         # Special tokens and single characters are never removed, so two fractions may give the same vocabulary.
         if pruned.size not in rates_by_size:

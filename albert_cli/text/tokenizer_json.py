@@ -78,7 +78,10 @@ def _score_pieces(proto: Any) -> list[tuple[str, float]]:
 
 
 def _build_from_pieces(scored_pieces: list[tuple[str, float]], proto: Any, cleaning: Cleaning) -> Tokenizer:
-    """Return a tokenizer of (piece, score) by id, with the normalizer and byte fallback of the model `proto`."""
+    """Return a tokenizer with these pieces, which normalizes text and falls back to bytes as the model `proto` does.
+
+    scored_pieces: (piece, score) by id.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     unk_id = [p.piece for p in proto.pieces].index(SPECIAL_TOKENS["unk"])
@@ -125,19 +128,20 @@ def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[st
 def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     """Return a sequence of `tokenizers` steps that does what `clean` and then SentencePiece's normalizer do.
 
-    charsmap: SentencePiece's compiled normalization rules; without rules it changes no character.
+    charsmap: SentencePiece's compiled normalization rules, b"" if the model has none.
     """
     from tokenizers import Regex, normalizers
 
     apply_charsmap = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
     first_form, last_form = cleaning.unicode_forms
-    # Python computes the character classes, because \s and \p{M} of the regex engine differ in some characters.
+    # `clean` uses Python's `isspace` and `combining`, from which \s and \p{M} of the regex engine differ in some
+    # characters. So the character classes list the characters for which Python's functions return true.
     steps: list[Normalizer] = [
         normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "),
         getattr(normalizers, first_form)(),
     ]
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
-    latin1 = map(chr, range(0x100))  # contains all characters of category Cc, to which Unicode adds no more
+    latin1 = map(chr, range(0x100))  # contains all control codes (category Cc), also of future Unicode versions
     dropped_controls = [c for c in latin1 if category(c) == "Cc" and not apply_charsmap.normalize_str(c)]
     # If a normalizer step removes the text's first character, `Metaspace` inserts no word mark. So characters at the
     # beginning that would be removed become a space. No line feeds are left, so ^ matches only at the beginning.
@@ -153,20 +157,20 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     if last_form:
         steps.append(getattr(normalizers, last_form)())
     if charsmap:
-        # `Precompiled` applies the rules to short graphemes only, and SentencePiece to the longest match. Without NFKC
+        # SentencePiece applies its rules to the longest match, but `Precompiled` only to short graphemes. Without NFKC
         # before it, `Precompiled` would leave Hangul decomposed and lose marks.
-        compose: list[Normalizer] = [normalizers.NFKC(), apply_charsmap]
+        charsmap_steps: list[Normalizer] = [normalizers.NFKC(), apply_charsmap]
         if not cleaning.normal_form.startswith("NFK"):
             # NFKC would change the full-width tilde, which SentencePiece keeps.
             hide_tilde = normalizers.Replace(_FULL_WIDTH_TILDE, _TILDE_PLACEHOLDER)
             restore_tilde = normalizers.Replace(_TILDE_PLACEHOLDER, _FULL_WIDTH_TILDE)
-            compose = [hide_tilde, *compose, restore_tilde]
-        steps += compose
+            charsmap_steps = [hide_tilde, *charsmap_steps, restore_tilde]
+        steps += charsmap_steps
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip(left=False, right=True)]
     return normalizers.Sequence(steps)
 
 
-@functools.cache  # it takes a pass over all of Unicode
+@functools.cache  # a call takes a pass over all of Unicode
 def _build_character_class(belongs: Callable[[str], object]) -> str:
     """Return a regular expression's class, without the brackets, of the characters for which `belongs` returns true."""
     return _format_ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
@@ -180,14 +184,12 @@ def _format_ranges(characters: Iterable[str]) -> str:
             ranges[-1] = (ranges[-1][0], code)
         else:
             ranges.append((code, code))
-    return "".join(_format_range(first, last) for first, last in ranges)
-
-
-def _format_range(first: int, last: int) -> str:
-    """Return a range of code points as it is written in a character class."""
-    if first == last:
-        return _format_character(first)
-    return f"{_format_character(first)}-{_format_character(last)}"
+    text = ""
+    for first, last in ranges:
+        text += _format_character(first)
+        if last > first:
+            text += f"-{_format_character(last)}"
+    return text
 
 
 def _format_character(code: int) -> str:

@@ -41,10 +41,10 @@ _USUAL_NAMES: Final = {
     "mask": ("[MASK]", "<mask>"),
 }
 _REQUIRED_ROLES: Final = ("cls", "sep", "mask")
-_BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # byte fallback writes text with these
-# Tokens that are not text, although the tokenizer may not mark them as special; a byte is only a part of a character.
+_BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # one byte of a character that has no token (byte fallback)
+# Tokens that are not text, although the tokenizer may not mark them as special.
 _RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
-_HIDDEN_PREFIX: Final = "\uffff"  # no character, so no text contains a name that begins with it
+_HIDDEN_PREFIX: Final = "\uffff"  # not a character in Unicode, so no text contains a name that begins with it
 _DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
 # Rayon's threads would compete with the worker processes; encoding stays on the calling thread.
@@ -55,7 +55,7 @@ class TokenizersVocabulary(Vocabulary):
     """A tokenizer of the `tokenizers` library, which normalizes text itself."""
 
     def __init__(self, tokenizer: Tokenizer, config: TokenizerJson, source: Path) -> None:
-        """Set up the tokenizer in place; raise `CheckpointError` if it lacks a special token that models need.
+        """Configure the tokenizer in place; raise `CheckpointError` if it lacks a special token that models need.
 
         config: the content of `tokenizer_config.json`, with the names of special tokens where they are not the usual
         ones; source: the tokenizer's file, for errors.
@@ -74,10 +74,9 @@ class TokenizersVocabulary(Vocabulary):
         added_tokens = tokenizer.get_added_tokens_decoder()
         special_ids = {index for index, token in added_tokens.items() if token.special} | set(special)
         byte_ids = {index for index in special_ids if _BYTE_TOKEN.fullmatch(pieces[index])}
-        # No text may get these ids.
+        # No text may get the id of a special token, except those of bytes and of the unknown token.
         self._forbidden_ids = special_ids - byte_ids
-        # A tokenizer without an unknown token has [SEP]'s id as `special.unk`, and [SEP] stays forbidden.
-        if "unk" in self._names_by_role:
+        if "unk" in self._names_by_role:  # else `special.unk` is [SEP]'s id, which no text may get
             self._forbidden_ids.discard(special.unk)
         content = json.loads(self._json)
         text_pieces = _text_pieces(pieces, content)
@@ -86,7 +85,7 @@ class TokenizersVocabulary(Vocabulary):
                 text_pieces[index] = ""
         super().__init__(pieces, text_pieces, special, cleaning=None)
         # A byte-level tokenizer puts the word mark only where the text has a space, so not before the first word.
-        self._first_word_is_unmarked = _has_pre_tokenizer_step(content, "ByteLevel")
+        self._first_word_is_unmarked = _is_byte_level(content)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -108,7 +107,7 @@ class TokenizersVocabulary(Vocabulary):
         ids = _encode_after(mask_name, self.mask_id, text, self._tokenizer)
         if self._forbidden_ids.isdisjoint(ids):
             return ids
-        # The text contains the name of a special token, which is text only for the tokenizer with hidden names.
+        # The text contains the name of a special token, which only `_nameless_tokenizer` encodes as text.
         return _encode_after(_HIDDEN_PREFIX + mask_name, self.mask_id, text, self._nameless_tokenizer)
 
     def _encode_by_tokenizers(self, texts: list[str]) -> list[Any]:
@@ -126,9 +125,10 @@ class TokenizersVocabulary(Vocabulary):
 
     @cached_property
     def _nameless_tokenizer(self) -> Tokenizer:
-        """The tokenizer with special tokens renamed to names that no text contains.
+        """The tokenizer with the special tokens renamed, so that no text contains their names.
 
-        `encode_special_tokens` is not enough if the pieces of the model include the names.
+        It is necessary if the names are also pieces of the model. With `encode_special_tokens` alone, text that
+        contains a name would still be encoded as this piece.
         """
         from tokenizers import Tokenizer
 
@@ -141,7 +141,9 @@ class TokenizersVocabulary(Vocabulary):
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
         """Return the flags of the tokens that begin a word (see `words`)."""
         boundaries = super().word_boundaries(rule)
-        if self._first_word_is_unmarked:  # the first word of a text follows [CLS] or [SEP]
+        if self._first_word_is_unmarked:
+            # The first word of a text follows [CLS] or [SEP]. The flags are set in the boundaries that the base class
+            # caches, so calling this again changes nothing.
             boundaries.separates[[self.cls_id, self.sep_id]] = True
         return boundaries
 
@@ -184,7 +186,7 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
     """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used."""
     config = _read_config(directory)
     path = directory / TOKENIZER_FILE
-    if path.is_file():
+    if store.exists_or_is_listed(path):
         return TokenizersVocabulary(_parse_tokenizer(path), config, path)
     path = directory / WORDPIECE_FILE
     return TokenizersVocabulary(_build_wordpiece(path, config), config, path)
@@ -235,7 +237,7 @@ def _read_config(directory: Path) -> TokenizerJson:
     """Return the content of `special_tokens_map.json`, overridden by that of `tokenizer_config.json`."""
     config: TokenizerJson = {}
     for name in (_SPECIAL_TOKENS_FILE, CONFIG_FILE):
-        if (directory / name).is_file():
+        if store.exists_or_is_listed(directory / name):
             config |= store.read_json(directory / name)
     return config
 
@@ -256,7 +258,7 @@ def _find_special_tokens(
         if role not in names_by_role:
             hint = f"add {role}_token to {CONFIG_FILE} and the token to the tokenizer"
             raise CheckpointError(f"{source}: has no {role} token", hint)
-    # A tokenizer without a padding or unknown token never produces one, so [SEP]'s id can stand for it.
+    # A tokenizer without a padding or unknown token never produces one, so [SEP]'s id can fill the role.
     sep_name = names_by_role["sep"]
     return names_by_role, SpecialIds(**{role: ids[names_by_role.get(role, sep_name)] for role in _USUAL_NAMES})
 
@@ -303,7 +305,7 @@ def _build_post_processor(tokenizer: Tokenizer, names_by_role: Mapping[str, str]
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
         special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
-    if not _has_pre_tokenizer_step(json.loads(tokenizer.to_str()), "ByteLevel"):
+    if not _is_byte_level(json.loads(tokenizer.to_str())):
         return template
     # With `trim_offsets`, the offsets of a byte-level token exclude the space before the word, as in other tokenizers.
     return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
@@ -338,7 +340,7 @@ def _text_pieces(pieces: Sequence[str], content: TokenizerJson) -> list[str]:
     if model["type"] == "WordPiece":
         prefix = model["continuing_subword_prefix"]  # "##": the piece continues a word
         return [piece.removeprefix(prefix) if piece.startswith(prefix) else WORD_MARK + piece for piece in pieces]
-    if _has_pre_tokenizer_step(content, "ByteLevel"):
+    if _is_byte_level(content):
         byte_by_character = _byte_level_alphabet()
         return [_decode_byte_level(piece, byte_by_character) for piece in pieces]
     return list(pieces)
@@ -363,8 +365,8 @@ def _byte_level_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + number): byte for number, byte in enumerate(unprintable)}
 
 
-def _has_pre_tokenizer_step(content: TokenizerJson, step_type: str) -> bool:
-    """Return True if the pre-tokenizer of a `tokenizer.json` has, or is, a step of this type."""
+def _is_byte_level(content: TokenizerJson) -> bool:
+    """Return True if the pre-tokenizer of a `tokenizer.json` is, or contains, a byte-level one, as that of GPT-2."""
     pre_tokenizer = content.get("pre_tokenizer") or {}
     steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
-    return any(step.get("type") == step_type for step in steps)
+    return any(step.get("type") == "ByteLevel" for step in steps)

@@ -28,7 +28,7 @@ ZWNJ = "\u200c"  # the zero-width non-joiner, which is part of words in Persian 
 
 # Unicode reserves U+FDD0 to U+FDEF for the internal use of programs, so no text contains the following two.
 _BOUNDARY = "\ufdd0"  # between two parts of a training line that no piece may join
-_ZWNJ_PLACEHOLDER = "\ufdd3"
+_ZWNJ_PLACEHOLDER = "\ufdd3"  # in place of U+200C during training, because the trainer turns U+200C into a space
 _COMMA_AFTER_DIGIT = re.compile(r"(?<=\d),")
 _DIGIT_COMMA_PENALTY = 100.0  # nats: more than the scores of the pieces that replace a digit-comma piece
 
@@ -36,7 +36,7 @@ _DIGIT_COMMA_PENALTY = 100.0  # nats: more than the scores of the pieces that re
 _RESERVED = "\u2585"  # the trainer leaves out sentences with this character
 _MAX_SENTENCE_BYTES = 4192  # the trainer leaves out longer sentences
 _MAX_SENTENCES = 10_000_000  # as in the training of the published vocabularies
-_MAX_PARTS = 32  # training lines that one sentence of at most 16,384 characters may become
+_MAX_LINES_PER_SENTENCE = 32  # lines into which a sentence of at most 16,384 characters may be split
 _MAX_32BIT_BYTES = 2_000_000_000  # more text needs 64-bit suffix arrays, which take twice the memory
 # Bytes of memory and seconds of a 2.5 GHz core for each byte of UTF-8, mostly for the suffix array. On 2 to 230 MB of
 # English, and of the same text in Greek and Chinese letters, 19 to 24 bytes and 0.4 to 1.4 microseconds were measured.
@@ -144,7 +144,7 @@ def train_unigram(
             vocab_size=size,
             character_coverage=character_coverage,
             # At least the number of training lines, so that SentencePiece uses all of them and samples none.
-            input_sentence_size=max(_MAX_SENTENCES, _MAX_PARTS * len(sentences)),
+            input_sentence_size=max(_MAX_SENTENCES, _MAX_LINES_PER_SENTENCE * len(sentences)),
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             train_extremely_large_corpus=utf8_size(sentences) > _MAX_32BIT_BYTES,
@@ -212,6 +212,28 @@ def _iter_training_lines(sentences: list[str], keep_zwnj: bool) -> Iterator[str]
             yield from _split_by_bytes(prepared, _MAX_SENTENCE_BYTES)
 
 
+def _insert_boundaries(sentence: str) -> str:
+    """Return the sentence with a boundary between a digit and a comma, and in place of the reserved character.
+
+    The trainer creates no piece across a boundary, and ALBERT emits none with a digit and a comma (see
+    `penalize_digit_comma`).
+    """
+    if not (sentence.isascii() and sentence.isprintable()):
+        # SentencePiece's normalizer turns other characters into commas and digits, and Python's NFKC differs from it.
+        sentence = _nmt_nfkc().Normalize(sentence.replace(_BOUNDARY, "")).replace(_RESERVED, _BOUNDARY)
+    return _COMMA_AFTER_DIGIT.sub(_BOUNDARY + ",", sentence)
+
+
+@cache
+def _nmt_nfkc() -> Any:
+    """Return the normalizer that SentencePiece trains with by default."""
+    from sentencepiece import SentencePieceNormalizer
+
+    return SentencePieceNormalizer(
+        rule_name="nmt_nfkc", add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
+    )
+
+
 def _split_by_bytes(text: str, max_bytes: int) -> Iterator[str]:
     """Yield the text in parts of at most `max_bytes` of UTF-8, split at spaces or else between characters.
 
@@ -245,6 +267,21 @@ def _last_character_start(data: bytes, start: int, limit: int) -> int:
     return last_mark
 
 
+def _translate_training_error(error: RuntimeError, size: int) -> InputError:
+    """Return an error with the remedy, in plain words, for an error of SentencePiece's trainer."""
+    message = str(error)
+    if match := re.search(r"too high.*?<= (\d+)", message):
+        largest = int(match[1])
+        problem = f"the text allows at most {largest:,} tokens, not {size:,}"
+        return InputError(problem, f"use --size {largest}, or more text")
+    if match := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
+        problem = f"{size:,} tokens are too few for the text's characters, which need {match[1]}"
+        return InputError(problem, "use a larger --size, or a lower --character-coverage")
+    if "all_chars_count" in message or "sentences_.empty()" in message:
+        return InputError("the text has only control codes and reserved characters", "use other text")
+    return InputError(f"SentencePiece cannot train on this text ({message})")
+
+
 def prune_vocabulary(proto: Any, size: int) -> bytes:
     """Return the bytes of a model that has only the `size` pieces with the highest scores.
 
@@ -262,40 +299,3 @@ def prune_vocabulary(proto: Any, size: int) -> bytes:
     del pruned.pieces[:]
     pruned.pieces.extend(p for p in proto.pieces if p.piece in chosen)
     return bytes(pruned.SerializeToString())
-
-
-def _insert_boundaries(sentence: str) -> str:
-    """Return the sentence with a boundary between a digit and a comma, and in place of the reserved character.
-
-    The trainer creates no piece across a boundary, and ALBERT emits none with a digit and a comma (see
-    `penalize_digit_comma`).
-    """
-    if not (sentence.isascii() and sentence.isprintable()):
-        # SentencePiece's normalizer turns other characters into commas and digits, and Python's NFKC differs from it.
-        sentence = _nmt_nfkc().Normalize(sentence.replace(_BOUNDARY, "")).replace(_RESERVED, _BOUNDARY)
-    return _COMMA_AFTER_DIGIT.sub(_BOUNDARY + ",", sentence)
-
-
-@cache
-def _nmt_nfkc() -> Any:
-    """Return the normalizer that SentencePiece trains with by default."""
-    from sentencepiece import SentencePieceNormalizer
-
-    return SentencePieceNormalizer(
-        rule_name="nmt_nfkc", add_dummy_prefix=False, escape_whitespaces=False, remove_extra_whitespaces=False
-    )
-
-
-def _translate_training_error(error: RuntimeError, size: int) -> InputError:
-    """Return an error with the remedy, in plain words, for an error of SentencePiece's trainer."""
-    message = str(error)
-    if match := re.search(r"too high.*?<= (\d+)", message):
-        largest = int(match[1])
-        problem = f"the text allows at most {largest:,} tokens, not {size:,}"
-        return InputError(problem, f"use --size {largest}, or more text")
-    if match := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
-        problem = f"{size:,} tokens are too few for the text's characters, which need {match[1]}"
-        return InputError(problem, "use a larger --size, or a lower --character-coverage")
-    if "all_chars_count" in message or "sentences_.empty()" in message:
-        return InputError("the text has only control codes and reserved characters", "use other text")
-    return InputError(f"SentencePiece cannot train on this text ({message})")

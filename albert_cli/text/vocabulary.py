@@ -1,4 +1,4 @@
-"""Define the interface of a vocabulary, which encodes text, decodes ids, and tells the roles of its tokens.
+"""Define the interface of a vocabulary, which encodes text, decodes ids, and knows its special tokens.
 
 Two backends implement it. `SentencePieceVocabulary` is the faster one (25 MB/s per core), and `albert vocab` builds its
 files. `TokenizersVocabulary` reads every other `tokenizer.json` or `vocab.txt`.
@@ -41,7 +41,7 @@ class TokenOffsets(NamedTuple):
 
 
 class SpecialIds(NamedTuple):
-    """The ids of the special tokens by role; for a padding or unknown token that a tokenizer lacks, [SEP]'s id."""
+    """The ids of the special tokens by role; `pad` and `unk` are [SEP]'s id if the tokenizer lacks such a token."""
 
     pad: int
     unk: int
@@ -149,27 +149,30 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
     """
     length = len(text)
     positions = np.arange(length + 1, dtype=np.int32)
+    # The position after the text counts as visible and, below, as no mark, so a next one always exists.
     is_visible = np.array([*(not character.isspace() for character in text), True])
-    # By position: the next visible character, and the end of the last visible character up to the position.
     next_visible = _next_flagged(is_visible)
+    # By position: the end of the last visible character up to this position.
     visible_end = np.maximum.accumulate(np.where(is_visible, positions + 1, 0))
     starts = np.minimum(next_visible[offsets[:, 0]], offsets[:, 1])
-    ends = np.where(is_word_mark, starts, np.maximum(visible_end[offsets[:, 1] - 1], starts))
+    trimmed_ends = np.maximum(visible_end[offsets[:, 1] - 1], starts)
+    ends = np.where(is_word_mark, starts, trimmed_ends)
     if not text.isascii():
-        next_letter = _next_flagged(np.array([*(combining(character) == 0 for character in text), True]))
+        # Extend every token that is not empty over the marks after it, but not into the next token.
+        is_no_mark = np.array([*(combining(character) == 0 for character in text), True])
         next_token_start = np.append(starts[1:], length)
-        end_with_marks = np.minimum(next_letter[ends], np.maximum(next_token_start, ends))
-        is_empty = starts == ends
-        ends = np.where(is_empty, ends, end_with_marks)
-    # A character may become several words ("ﷺ" becomes four): a later word mark comes from the same character.
+        end_with_marks = np.minimum(_next_flagged(is_no_mark)[ends], np.maximum(next_token_start, ends))
+        ends = np.where(starts == ends, ends, end_with_marks)
+    # A character may become several words ("ﷺ" becomes four). The word marks of the later ones come from the same
+    # character as the first word, so their ends would lie before its end.
     ends = np.maximum.accumulate(ends)
     return TokenOffsets(ids, starts.astype(np.int32), ends.astype(np.int32))
 
 
 def _next_flagged(flags: NDArray[np.bool_]) -> Int32:
-    """Return, for each position, the first flagged position that is not before it; the last flag must be set.
+    """Return for each position the first flagged position at or after it, int32 [n].
 
-    flags: bool [n]; the result is int32 [n].
+    flags: bool [n], of which the last must be set.
     """
     last = len(flags) - 1
     flagged_positions = np.where(flags, np.arange(len(flags), dtype=np.int32), np.int32(last))

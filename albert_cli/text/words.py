@@ -58,8 +58,8 @@ def is_unspaced(character: str) -> bool:
 class WordBoundaries:
     """Three flags for each token of a vocabulary, which decide where words begin: bool [V] each.
 
-    starts: the token begins a word after any token; separates: the next token begins a word, unless its flag
-    `continues` is set.
+    starts: the token begins a word, whatever token precedes it; separates: the next token begins a word, unless that
+    token has the flag `continues`; continues: the token belongs to the word before it, such as a combining mark.
     """
 
     starts: Flags
@@ -80,9 +80,11 @@ def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundarie
     module's docstring, "reference" that of ALBERT's released code, in which tokens that are not text begin words, too.
     """
     if rule == "reference":
-        starts = [piece == "" or _starts_word_in_reference(piece) for piece in pieces]
-        no_token = np.zeros(len(pieces), np.bool_)
-        return WordBoundaries(starts=np.array(starts, np.bool_), separates=no_token, continues=no_token)
+        return WordBoundaries(
+            starts=np.array([piece == "" or _starts_word_in_reference(piece) for piece in pieces], np.bool_),
+            separates=np.zeros(len(pieces), np.bool_),
+            continues=np.zeros(len(pieces), np.bool_),
+        )
     return WordBoundaries(
         starts=np.array([_starts_word(piece) for piece in pieces], np.bool_),
         separates=np.array([piece != "" and is_unspaced(piece[-1]) for piece in pieces], np.bool_),
@@ -91,7 +93,7 @@ def find_word_boundaries(pieces: Sequence[str], rule: WordRule) -> WordBoundarie
 
 
 def _starts_word(piece: str) -> bool:
-    """Return True if a token begins a word after any other token; False for "", which is no text."""
+    """Return True if a token begins a word, whatever token precedes it; False for "", which is not text."""
     if piece == "" or _is_attached(piece[0]):
         return False
     return piece[0] == WORD_MARK or is_unspaced(piece[0])

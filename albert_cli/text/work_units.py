@@ -28,8 +28,8 @@ _COMPRESSION_RATIO = 4  # bytes of text for each byte of a compressed file: an e
 class SourcePartRecord(TypedDict):
     """One part of a source in a report.
 
-    source: the source's name; kind: only of task files, from which different kinds read different texts; start and end:
-    the part's byte range if the file is split, or the numbers of a data set's files; bytes: of the whole file.
+    source: the source's name; kind: only for task files, from which each kind reads a different text; start and end:
+    the part's byte range if the file is split, or the numbers of a data set's files; bytes: size of the whole file.
     """
 
     source: str
@@ -110,10 +110,11 @@ def _estimate_text_bytes(source: TextSource, bytes_on_disk: int) -> int:
 def _describe_part(part: SourcePart) -> SourcePartRecord:
     """Return a part as reports record it."""
     record: SourcePartRecord = {"source": part.source.name}
-    if part.source.kind in ("squad-answers", "race"):  # another kind reads a different text from the same file
+    # Other sources read the same files as another text: `squad:` reads all contexts, a plain path RACE's raw JSON.
+    if part.source.kind in ("squad-answers", "race"):
         record["kind"] = part.source.kind
     if part.signature:
-        file_bytes = part.signature[0]
+        file_bytes = part.signature.size
         if part.source.can_be_split and (part.start or part.end is not None):
             record["start"] = part.start
             record["end"] = file_bytes if part.end is None else part.end
@@ -129,54 +130,55 @@ def split_sources(
 ) -> list[WorkUnit]:
     """Return the work units of the sources, in order, without opening a local file.
 
-    A large uncompressed `.txt` or `.jsonl` file is split into parts of `unit_bytes`, and a data set on the Hub into its
-    files. A large file of another kind is one unit. Consecutive small files with equal weights share a unit, up to
-    `unit_bytes` of text. For a very large corpus `unit_bytes` is doubled until there are about 8,192 units at most.
+    - A large uncompressed `.txt` or `.jsonl` file is split into parts of `unit_bytes`. A large file of another kind is
+      one unit.
+    - A data set on the Hub is split into its files.
+    - Consecutive small files with equal weights share a unit, up to `unit_bytes` of text.
+
+    For a very large corpus `unit_bytes` is doubled until there are about 8,192 units at most.
     """
     read = read or ReadSettings()
     files = [(source, source_signature(source)) for source in resolve_sources(sources, read.format)]
-    total_bytes = sum(signature[0] for _, signature in files if signature)
+    total_bytes = sum(signature.size for _, signature in files if signature)
     while total_bytes > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2
     groups: list[list[SourcePart]] = []  # the parts of each unit
-    free_bytes = -1  # of the last group, to which small files are added while they fit; -1: no file fits
+    free_bytes = -1  # bytes of text that still fit in the last group; -1: not even an empty file may join it
     for source, signature in files:
-        file_bytes = signature[0] if signature else unit_bytes  # a stream has no size and is a unit by itself
-        text_bytes = _estimate_text_bytes(source, file_bytes)
-        if source.kind == "hub":
-            groups += [[part] for part in _split_hub_dataset(source)]
-            free_bytes = -1
-        elif text_bytes >= unit_bytes:
-            is_one_document = source.kind == "text" and read.document == "file"
-            if signature and source.can_be_split and not is_one_document:
-                groups += [[part] for part in _split_file(source, signature, unit_bytes)]
-            else:
-                groups.append([SourcePart(source, signature=signature)])
-            free_bytes = -1
-        elif text_bytes > free_bytes or groups[-1][0].source.weight != source.weight:  # no place in the last group
-            groups.append([SourcePart(source, signature=signature)])
-            free_bytes = unit_bytes - text_bytes
-        else:
-            groups[-1].append(SourcePart(source, signature=signature))
+        whole_file = SourcePart(source, signature=signature)
+        # A stream has no size and is a unit by itself.
+        text_bytes = _estimate_text_bytes(source, signature.size) if signature else unit_bytes
+        is_small = text_bytes < unit_bytes
+        if is_small and text_bytes <= free_bytes and groups[-1][0].source.weight == source.weight:
+            groups[-1].append(whole_file)
             free_bytes -= text_bytes
+            continue
+        is_one_document = source.kind == "text" and read.document == "file"
+        parts = [whole_file]
+        if source.kind == "hub":
+            parts = _split_hub_dataset(source)
+        elif not is_small and signature and source.can_be_split and not is_one_document:
+            parts = _split_file(source, signature, unit_bytes)
+        groups += [[part] for part in parts]
+        free_bytes = unit_bytes - text_bytes if is_small else -1
     return [WorkUnit(tuple(parts), number) for number, parts in enumerate(groups)]
 
 
 def _split_hub_dataset(source: TextSource) -> list[SourcePart]:
-    """Split a data set into its files, or into equal groups of files if there are more than 8,192.
+    """Split a data set on the Hub into its files, or into groups of about equal numbers of files if it has over 8,192.
 
     Rows in different parts are never joined to one document.
     """
     n_files = count_files(source.name)
     if n_files == 1:
         return [SourcePart(source)]
-    bounds = np.linspace(0, n_files, min(n_files, _MAX_WORK_UNITS) + 1).round().astype(int).tolist()
+    n_parts = min(n_files, _MAX_WORK_UNITS)
+    bounds = np.linspace(0, n_files, n_parts + 1).round().astype(int).tolist()
     return [SourcePart(source, start, end) for start, end in pairwise(bounds)]
 
 
 def _split_file(source: TextSource, signature: FileSignature, part_bytes: int) -> list[SourcePart]:
     """Return the parts of a file, of `part_bytes` each; the last one extends to the end of the file."""
-    file_bytes = signature[0]
-    starts = range(0, file_bytes, part_bytes)
+    starts = range(0, signature.size, part_bytes)
     ends = [*starts[1:], None]
     return [SourcePart(source, start, end, signature) for start, end in zip(starts, ends, strict=True)]

@@ -38,7 +38,7 @@ def estimate_memory(
     device: torch.device,
     teacher: ModelConfig | None = None,
 ) -> MemoryEstimate:
-    """Count the bytes that a process needs for its state and for a micro-batch of `sequences` of `length` tokens.
+    """Count the bytes that a process needs for its state and a micro-batch: `sequences` sequences of `length` tokens.
 
     A teacher adds its weights and the temporary tensors of its forward pass, but no activations for a backward pass.
     """
@@ -55,7 +55,7 @@ def estimate_memory(
         state=state.weights + state.gradients + state.moments,
         activations=activations,
         teacher=teacher_bytes,
-        # The activations are freed before the optimizer allocates its temporary tensors.
+        # The activations are freed before the optimizer allocates its temporary tensors (`state.update`).
         total=state.total + teacher_bytes + max(activations + working, state.update),
     )
 
@@ -73,13 +73,13 @@ def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
     available = available_memory(device)
     if available is not None and available < estimated:
         console.warn(
-            f"inference may take {costs.format_bytes(estimated)} of memory, and "
+            f"inference may take {costs.format_bytes(estimated)} of memory, but only "
             f"{costs.format_bytes(available)} are free"
         )
 
 
 def warn_training_memory(estimate: MemoryEstimate, sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, if a micro-batch of `sequences` may exceed the available memory."""
+    """Warn, before anything is computed, if the estimate for micro-batches of `sequences` exceeds the free memory."""
     available = available_memory(device)
     if available is not None and available < estimate.total:
         _warn_once(estimate.total, sequences)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError
-from albert_cli.model import hub
+from albert_cli.model import weight_files
 from albert_cli.training.optimizers import load_optimizer_state, state_tensors
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -61,8 +61,8 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint of `state.step`, then delete all but the newest `keep`; return the new one's directory.
 
-    A checkpoint that exists already is not written again. `write_model` writes the model into the directory that it
-    gets, `recipe` is the resolved recipe as TOML, and `parents` are the fingerprints of the data and the checkpoints
+    A checkpoint that exists already is not written again. `write_model` writes the model into the directory that is its
+    argument. `recipe` is the resolved recipe as TOML. `parents` are the fingerprints of the data and the checkpoints
     that the run depends on.
     """
     directory = step_directory(out, state.step)
@@ -106,8 +106,8 @@ def find_newest_valid(out: Path) -> Path | None:
                 store.remove_directory(damaged)
             console.warn(f"{error.message}; renamed to {damaged.name}")
             directory.rename(damaged)
-            if directory == steps[0]:
-                console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
+    if steps:
+        console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
     return None
 
 
@@ -119,7 +119,7 @@ def restore_optimizer(directory: Path, optimizer: Optimizer) -> TrainState:
     state = read_state(directory)
     path = directory / OPTIMIZER_FILE
     try:
-        load_optimizer_state(optimizer, hub.read_tensors(path), state.step)
+        load_optimizer_state(optimizer, weight_files.read_tensors(path), state.step)
     except ValueError as error:
         raise CheckpointError(
             f"{path}: does not fit this run's model and optimizer ({error})",

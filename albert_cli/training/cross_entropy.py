@@ -1,9 +1,9 @@
 """Cross-entropy over a vocabulary on a CPU, with its gradient computed in the same pass over the logits.
 
-torch's `cross_entropy` reads and writes [M, V] numbers in fp32 about ten times per step. This takes a fifth of the time
-of a narrow model. Here a few rows at a time go through all operations while they are in the CPU's cache.
+torch's `cross_entropy` reads and writes [M, V] numbers in fp32 about ten times per step, which takes a fifth of a
+narrow model's training time. Here a chunk of a few rows goes through all operations while it is in the CPU's cache.
 
-Suffixes of shapes: M masked positions, V pieces of the vocabulary, C rows of a chunk, R rows that are searched.
+Suffixes of shapes: M masked positions, V vocabulary size, C rows of a chunk, R rows that are searched for their argmax.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ def cross_entropy_sum(logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tens
 
 
 class _CrossEntropySum(torch.autograd.Function):
+    """`cross_entropy_sum`, whose forward pass also computes the gradient with respect to the logits."""
+
     @staticmethod
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> tuple[Tensor, Tensor]:
         gradient_MV = torch.empty_like(logits_MV) if ctx.needs_input_grad[0] else None
@@ -35,7 +37,8 @@ class _CrossEntropySum(torch.autograd.Function):
         for begin in range(0, len(logits_MV), rows):
             logits_CV = logits_MV[begin : begin + rows]
             labels_C1 = labels_M[begin : begin + rows, None]
-            # The values are changed in place below. In fp32 they become the gradient, and need no memory of their own.
+            # The values are changed in place below until they are the gradient. With fp32 logits they therefore use the
+            # gradient's memory.
             if gradient_MV is not None and gradient_MV.dtype == torch.float32:
                 values_CV = gradient_MV[begin : begin + rows].copy_(logits_CV)
             else:
@@ -59,17 +62,20 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        (gradient_MV,) = ctx.saved_tensors  # torch raises an error if a second backward pass finds it changed
+        (gradient_MV,) = ctx.saved_tensors
+        # In place, to save memory. If there is a second backward pass, torch raises an error, because the saved tensor
+        # has changed.
         return gradient_MV.mul_(grad_loss), None
 
 
 def _count_correct(logits_CV: Tensor, labels_C: Tensor, has_max_C: Tensor) -> Tensor:
     """Count the labels that are the argmax of their logits; `has_max_C` marks rows whose label has the largest logit.
 
-    In fp32 a marked row's label is the argmax. In bf16 several logits of a row are often equal and largest, and the
-    argmax is the first of them, so the marked rows are searched for it.
+    In fp32 a row hardly ever has several largest logits, so a marked row's label counts as the argmax. In bf16 this is
+    common, and the argmax is the first of them, so the marked rows are searched for it.
     """
     if logits_CV.dtype == torch.float32:
         return has_max_C.sum()
     rows_R = has_max_C.nonzero()[:, 0]
-    return (logits_CV.index_select(0, rows_R).max(1).indices == labels_C.index_select(0, rows_R)).sum()
+    argmax_R = logits_CV.index_select(0, rows_R).max(1).indices
+    return (argmax_R == labels_C.index_select(0, rows_R)).sum()

@@ -31,7 +31,7 @@ from albert_cli.matmul import (
     MatmulBackend,
     has_onednn,
     has_packed_linear,
-    is_large,
+    is_large_matmul,
     linear,
     onednn_linear,
     pack_weight,
@@ -103,7 +103,8 @@ def resolve_auto(
     matmul = settings.matmul
     if matmul == "auto":
         matmul = "torch"
-        if device.type == "cpu" and precision == "fp32" and compile_ == "off":  # only these use `train.matmul`
+        # `train.matmul` has no effect on a GPU, in bf16 or in compiled code, so nothing is measured for them.
+        if device.type == "cpu" and precision == "fp32" and compile_ == "off":
             speedup = measure_onednn_speedup(config.hidden_size, config.intermediate_size, sequences * length)
             if speedup >= MIN_ONEDNN_SPEEDUP:
                 matmul = "onednn"
@@ -144,7 +145,7 @@ def _choose_precision(config: ModelConfig, device: torch.device) -> Literal["fp3
 
 
 def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
-    """Return the number of torch's threads that a layer's forward pass keeps busy (`_FLOPS_PER_THREAD`)."""
+    """Return the number of threads that a layer's forward pass keeps busy: one for each `_FLOPS_PER_THREAD` FLOPs."""
     # The FLOPs of one layer are about those of a model with one layer and a tiny vocabulary. Sharing does not change
     # the FLOPs, but a model that shares weights in groups may require more than one layer.
     layer = dataclasses.replace(without_sharing(config), vocab_size=64, num_hidden_layers=1)
@@ -161,7 +162,7 @@ def measure_bf16_speedup() -> float:
     """
     cpu = torch.device("cpu")
     with use_threads(1), torch.random.fork_rng(devices=[]):
-        bf16, _ = machine.make_matmul("bf16", cpu)
+        bf16, _ = machine.make_matmul("bf16", cpu)  # a function, and its FLOPs
         fp32 = [machine.make_matmul("fp32", cpu, backend)[0] for backend in machine.matmul_backends("fp32", cpu)]
         bf16_seconds, *fp32_seconds = _measure_thread_seconds([bf16, *fp32], rounds=4)
     return min(fp32_seconds) / bf16_seconds
@@ -178,13 +179,13 @@ def measure_onednn_speedup(hidden: int, intermediate: int, tokens: int) -> float
     tokens = min(tokens, 1024)
     hidden = min(hidden, 768)
     intermediate = min(intermediate, 3072)
-    if not has_onednn() or not is_large(tokens, hidden, intermediate):
+    if not has_onednn() or not is_large_matmul(tokens, hidden, intermediate):
         return 1.0
     shapes = ((hidden, hidden), (hidden, intermediate))
+    run_torch = functools.partial(_run_linears, tokens, shapes, "torch")
+    run_onednn = functools.partial(_run_linears, tokens, shapes, "onednn")
     with use_threads(1):
-        torch_seconds, onednn_seconds = _measure_thread_seconds(
-            [functools.partial(_run_linears, tokens, shapes, backend) for backend in ("torch", "onednn")], rounds=2
-        )
+        torch_seconds, onednn_seconds = _measure_thread_seconds([run_torch, run_onednn], rounds=2)
     return torch_seconds / onednn_seconds
 
 
@@ -280,7 +281,7 @@ def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.devic
     encoder = model.encoder
     assert isinstance(encoder, Encoder)
     encoder.checkpointing = settings.checkpoint_activations
-    encoder.matmul = "onednn" if settings.matmul == "onednn" else "torch"
+    encoder.matmul = "onednn" if settings.matmul == "onednn" else "torch"  # "auto", if not resolved, is "torch"
     _select_flash_attention(encoder.config.attention_probs_dropout_prob, device)
     if settings.compile == "on":
         encoder.compile()
@@ -317,17 +318,17 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
-    settings: Any = torch.utils.deterministic  # a module with a property
+    torch_settings: Any = torch.utils.deterministic  # its attribute has no type for mypy
     was_enabled = torch.are_deterministic_algorithms_enabled()
-    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled_memory = settings.fill_uninitialized_memory
+    was_warning_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    was_filling_memory = torch_settings.fill_uninitialized_memory
     workspace = os.environ.get(_CUBLAS_WORKSPACE)
-    # torch requires such a value for reproducible matmuls; cuBLAS reads it at the first matmul.
+    # torch requires this variable for reproducible matmuls, and cuBLAS reads it at the first matmul.
     os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True)
-    settings.fill_uninitialized_memory = False  # nothing reads such memory, and filling takes time
+    torch_settings.fill_uninitialized_memory = False  # nothing reads such memory, and filling takes time
     try:
-        # Without this setting Triton selects the kernels that are fastest in this process.
+        # Without inductor's setting, Triton selects kernels by their speed, which differs from process to process.
         from torch._inductor import config as inductor  # imports as slowly as torch itself
 
         with inductor.patch(deterministic=True):
@@ -337,8 +338,8 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
             raise
         raise ConfigError(f"train.deterministic: {error}", "use -s train.deterministic=false") from error
     finally:
-        torch.use_deterministic_algorithms(was_enabled, warn_only=warned_only)
-        settings.fill_uninitialized_memory = filled_memory
+        torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning_only)
+        torch_settings.fill_uninitialized_memory = was_filling_memory
         if workspace is None:
             os.environ.pop(_CUBLAS_WORKSPACE, None)
 

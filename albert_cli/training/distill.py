@@ -18,7 +18,7 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 
 from albert_cli.errors import ConfigError
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import PackedTokens
 from albert_cli.text.vocabulary import Vocabulary
@@ -76,7 +76,7 @@ class Teacher:
                 f"use -s data.max_seq_length={positions}",
             )
         model = MaskedLanguageModel(checkpoint.config)
-        hub.load_weights(model, checkpoint, hub.LoadPolicy.HEADS)
+        loading.load_weights(model, checkpoint, loading.LoadPolicy.HEADS)
         return cls(model.to(device).eval().requires_grad_(False), settings)
 
     def loss(self, student_MV: Tensor, tokens: PackedTokens) -> Tensor:

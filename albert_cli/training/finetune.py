@@ -19,7 +19,7 @@ from albert_cli import config, console, journal, store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, DivergedError
-from albert_cli.model import card, hub
+from albert_cli.model import card, hub, weight_files
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
@@ -56,7 +56,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     prepared: PreparedTask
     inputs: Inputs
     settings: FinetuneRecipe
-    model: Any
+    model: Any  # a class of `model/heads.py`; the task determines which one
     best: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -68,17 +68,17 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         """Return this rank's micro-batches of a step."""
         train = self.settings.train
         index = self.inputs.train.batch_index(train.seed, step, train.batch_size)
-        parts: list[MicroBatch[TaskBatch]] = []
+        micro_batches: list[MicroBatch[TaskBatch]] = []
         for number, start, stop in split_micro_batches(train.batch_size, train.micro_batch_size, group):
             packed, labels = self.inputs.train.batch(index[start:stop])
             assert labels is not None, "training examples have labels"
             flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), masked=0)
             counts = {"loss": stop - start}
-            parts.append(MicroBatch(number, (packed, labels), counts, len(packed.ids), flops))
-        return parts
+            micro_batches.append(MicroBatch(number, (packed, labels), counts, len(packed.ids), flops))
+        return micro_batches
 
     def loss_sums(self, data: TaskBatch) -> dict[str, Tensor]:
-        """Return the loss of a micro-batch, summed over its items."""
+        """Return the loss of a micro-batch, summed over its examples."""
         packed, labels = data
         return {"loss": self.prepared.task.loss_sum(self.model, packed, labels, self.prepared.device)}
 
@@ -117,7 +117,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
             architecture = f"For{class_name.partition('For')[2]}"  # "AlbertForX" or "BertForX" becomes "ForX"
             shape = self.model.config
             parameters = costs.count_parameters(shape).with_pooler
-            text = card.finetuning_card(shape, parameters, task.title, scores, self.recipe, architecture)
+            text = card.finetuning_card(shape, parameters, task.title, scores, self.recipe_toml, architecture)
             store.write_text(staging / "README.md", text)
             task.write_predictions(staging, self.inputs.dev_examples, outputs)
 
@@ -140,6 +140,7 @@ def finetune(
     schedule = task_model.resolve_schedule(prepared, inputs)
     schedule.check()
     parents = parent_fingerprints(prepared, inputs)
+    # `recipe` becomes the recipe that the run saves: with steps instead of epochs, its seed, and no "auto".
     recipe = prepared.recipe
     recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=schedule.total_steps, epochs=None))
     if seed is not None:
@@ -151,7 +152,7 @@ def finetune(
             run.check_same_recipe(out, saved, recipe)
             finished = _load_finished(prepared, parents, out)
             if finished is not None:
-                status.state = "done"  # a killed run may have left it at "running"
+                status.state = "done"  # a killed run may have left "running" in its `status.json`, so write it again
                 status.total_steps = schedule.total_steps
                 return finished
             if not retry_diverged:
@@ -159,13 +160,13 @@ def finetune(
         resolved_train = task_model.resolve_train_settings(prepared, inputs)
         recipe = replace(recipe, train=recipe.train.with_resolved(resolved_train))
         with use_threads(recipe.train.threads), _record_divergence(parents, out):
-            job = _start_job(prepared, inputs, recipe)
+            job = _create_job(prepared, inputs, recipe)
             optimizer = make_optimizer(job.model, recipe.optimizer)
             store.write_text(out / "recipe.toml", config.dump_toml(recipe))
             group = RankGroup()
             state = run.resume_state(out, job.model, optimizer, group, parents)
             if state.best_step:
-                job.best = hub.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
+                job.best = weight_files.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
             run.mark_running(out, status, state.step, schedule.total_steps)
             Loop(job, optimizer, schedule, out, group, job.title, parents, state).run()
             return _publish_best(job, out, state, parents, schedule)
@@ -178,7 +179,7 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
     """
     columns: dict[str, object]
     if isinstance(task.source, TextTableSource | MultiLabelTableSource):
-        columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))
+        columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))  # one text or a pair
     elif isinstance(task.source, ChoiceTableSource):
         names = {"text": table.text, "question": table.question, "choices": list(table.choices)}
         columns = {role: name for role, name in names.items() if name}
@@ -190,8 +191,8 @@ def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
     return {key: value for key, value in layout.items() if value}
 
 
-def _start_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:
-    """Warn if the memory may not suffice, then create the job of a run with the model that the run starts from."""
+def _create_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:
+    """Create the job of a run with the model that the run starts from; warn first if the memory may not suffice."""
     train = recipe.train
     shape = prepared.checkpoint.config
     sequences = min(train.micro_batch_size, train.batch_size)
@@ -286,9 +287,10 @@ def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, 
     """Return why a run counts as collapsed: constant predictions, or a dev loss at chance; None if it learned.
 
     outputs: the published model's outputs on dev. log: the run's journal. beats_majority: the model scores higher than
-    a predictor that knows only the training labels, or there is no such predictor; the dev loss is then not checked.
+    a predictor that knows only the training labels, or there is no such predictor. Such a model has learned, whatever
+    its dev loss.
 
-    Only dev losses are compared with chance. For training losses, the journal has means over varying numbers of steps.
+    Training losses are not compared with chance, because the journal has their means over varying numbers of steps.
     """
     constant_predictions = task.describe_collapse(outputs, inputs.dev)
     if constant_predictions:

@@ -42,7 +42,7 @@ class ParentRun:
         files = (checkpoint.OPTIMIZER_FILE, "state.json", "recipe.toml")
         if manifest is not None and all((directory / name).is_file() for name in files):
             values = store.read_toml(directory / "recipe.toml")
-            if "task" not in values:
+            if "task" not in values:  # a fine-tuning recipe has a task
                 recipe = config.validate_recipe(PretrainRecipe, values, str(directory / "recipe.toml"))
                 return cls(directory, checkpoint.read_state(directory).step, recipe, manifest.parents.get("data"))
         raise CheckpointError(
@@ -67,7 +67,7 @@ def set_first_weights(inputs: PretrainInputs, job: PretrainingJob, optimizer: Op
             return TrainState()
         state = checkpoint.restore_optimizer(parent.directory, optimizer)
         copy_parent_weights(job.model, parent, f"with its moments, from step {state.step:,}")
-        return TrainState(state.step, state.seconds)
+        return state
     if recipe.init == InformedInit():  # the defaults keep the sampled weights
         return TrainState()
     group = inputs.group

@@ -17,7 +17,7 @@ from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import PRETRAINED
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, open_checkpoint, prepare_task
 
-KEY = "intermediate_task"  # of a fine-tuning recipe
+INTERMEDIATE_KEY = "intermediate_task"  # the key of a fine-tuning recipe
 
 
 def missing_intermediate(prepared: PreparedTask) -> str | None:
@@ -49,14 +49,19 @@ def add_intermediate(
         return prepared
     if overrides is None:
         overrides = prepared.request.overrides
-    request = replace(prepared.request, overrides=tuple(text for text in overrides if not _sets_key(text)))
+    # An override of `intermediate_task` is for this task, not for the intermediate one.
+    overrides = tuple(override for override in overrides if not _sets_intermediate(override))
+    request = replace(prepared.request, overrides=overrides)
     try:
         intermediate = prepare_task(name, request, opened)
         inputs = intermediate.load_inputs()
     except MissingDataError as error:
         return skip_intermediate(prepared, error.message)
     out = folder / f"run-{intermediate.recipe.train.seed}"
-    console.info(f"{prepared.task.title} starts from {intermediate.task.title}: {out} (-s {KEY}={PRETRAINED} skips it)")
+    console.info(
+        f"{prepared.task.title} starts from {intermediate.task.title}: {out} "
+        f"(-s {INTERMEDIATE_KEY}={PRETRAINED} skips it)"
+    )
     finetune(intermediate, inputs, out, retry_diverged=False)
     return use_intermediate(prepared, out)
 
@@ -73,10 +78,10 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     the intermediate task with `-s`.
     """
     title = find_task(prepared.recipe.intermediate_task).title
-    if any(map(_sets_key, prepared.request.overrides)):
+    if any(map(_sets_intermediate, prepared.request.overrides)):
         raise InputError(
             f"{prepared.task.title} cannot start from {title}: {reason}",
-            f"add {title} to --data, or skip it with -s {KEY}={PRETRAINED}",
+            f"add {title} to --data, or skip it with -s {INTERMEDIATE_KEY}={PRETRAINED}",
         )
     note = f"the recipe starts from {title}, whose data are missing: {reason}"
     console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
@@ -84,5 +89,6 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     return replace(prepared, recipe=recipe, intermediate_note=note)
 
 
-def _sets_key(override: str) -> bool:
-    return override.partition("=")[0].strip() == KEY
+def _sets_intermediate(override: str) -> bool:
+    """Return True if an override `KEY=VALUE` sets `intermediate_task`."""
+    return override.partition("=")[0].strip() == INTERMEDIATE_KEY

@@ -51,13 +51,13 @@ class MicroBatch(Generic[BatchT]):
 
 
 class TrainingJob(ABC, Generic[BatchT]):
-    """A model and its recipe, with methods that sample its batches, compute its losses, and evaluate and write it."""
+    """A model and its recipe (`settings`), with methods that sample batches, compute losses, evaluate and write."""
 
     model: nn.Module
     settings: LoopSettings
 
     @property
-    def recipe(self) -> str:
+    def recipe_toml(self) -> str:
         """The resolved recipe as TOML, saved in every checkpoint."""
         return config.dump_toml(self.settings)
 

@@ -108,8 +108,9 @@ class PlateauRule:
     """A rule that gives a hint when the MLM loss stalls near the unigram entropy, at growing intervals.
 
     `unigram_entropy` is in nats, `warmup` in steps. Losses are averaged over at least `_MEAN_STEPS` steps: `_loss_sum`
-    sums them over the last `_summed_steps` steps. `_best_mean` is the last mean of the warmup, or a later one that was
-    progress, at `_best_step`. `_patience` is the number of steps without progress before the next hint.
+    sums them over the last `_summed_steps` steps. `_best_mean` and `_best_step` are the mean and the step at the last
+    progress; during the warmup every mean counts as progress. `_patience` is the number of steps without progress
+    before the next hint.
     """
 
     unigram_entropy: float
@@ -200,6 +201,7 @@ class RunLog:
         self._write("heldout", {"step": state.step, "eval": rounded}, state, metrics)
 
     def _write(self, prefix: str, record: Mapping[str, object], state: TrainState, values: Mapping[str, float]) -> None:
+        """Append a record to the journal, and send unrounded `values` to the trackers' curves `PREFIX/NAME`."""
         self._journal.append({**record, "seconds": round(state.seconds, 2)})
         self._trackers.write({f"{prefix}/{name}": value for name, value in values.items()}, state.step)
 

@@ -50,7 +50,7 @@ class StepResult:
     `values`: the losses and metrics, averaged over the global batch, the gradient's norm before clipping, and the
     learning rate. A loss or metric without items in the batch is absent. `tokens` are those of all ranks, `flops` those
     of this rank only. `stop_requested`: a signal requested one of the ranks to stop. `save_due`: the time in
-    `train.save_every` has passed.
+    `train.save_every` has passed on rank 0.
     """
 
     values: Mapping[str, float]
@@ -100,7 +100,7 @@ class Loop(Generic[BatchT]):
             for result in results:
                 if self._is_due(train.eval_every):
                     self._evaluate(log)
-                save_due = result.save_due
+                save_due = result.save_due  # for `train.save_every` as a time
                 if save_steps:
                     save_due = self._is_due(save_steps)
                 if save_due or result.stop_requested:
@@ -129,7 +129,7 @@ class Loop(Generic[BatchT]):
         remaining_steps = range(self.state.step, self.schedule.total_steps)
         peak = machine.matmul_peak(train.precision, self.job.device)
         window = StepWindow()
-        started = time.monotonic() - self.state.seconds
+        started = time.monotonic() - self.state.seconds  # as if the run had never been interrupted
         self._last_save = time.monotonic()
         with (
             deterministic_kernels(train.deterministic),
@@ -137,8 +137,8 @@ class Loop(Generic[BatchT]):
             prefetch(lambda step: self.job.sample_step(step, self.group), remaining_steps) as batches,
             console.show_progress(self.label, bar_total, self.state.step) as bar,
         ):
-            for parts in batches:
-                result = self._step(parts)
+            for micro_batches in batches:
+                result = self._step(micro_batches)
                 self.state.step += 1
                 self.state.seconds = time.monotonic() - started
                 window.add(result.values, result.tokens, result.flops)
@@ -159,17 +159,18 @@ class Loop(Generic[BatchT]):
             raise KeyboardInterrupt
         self._stop_requested = True
 
-    def _step(self, parts: Sequence[MicroBatch[BatchT]]) -> StepResult:
+    def _step(self, micro_batches: Sequence[MicroBatch[BatchT]]) -> StepResult:
         """Update the weights once, with one wait for the device.
 
         The wait is necessary: the gradient's norm must be known to be finite before the update. Losses, metrics and the
         ranks' requests to stop or to save are copied to the host together with the norm.
         """
         settings = self.job.settings
-        means, item_counts = accumulate(self.job, parts, self.state.step, self.group)
+        means, item_counts = accumulate(self.job, micro_batches, self.state.step, self.group)
         norm = clip_gradients(self.job.model, settings.optimizer.clip_norm)
-        lr = self.schedule.rate(self.state.step, settings.optimizer.peak)
-        tokens = sum(part.tokens for part in parts)
+        lr = self.schedule.rate(self.state.step, settings.optimizer.peak_lr)
+        tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
+        # Rank 0's clock decides when to save. The interval is 0 if `train.save_every` is a number of steps.
         _, save_seconds = settings.train.save_interval()
         is_save_time = self.group.rank == 0 and 0 < save_seconds <= time.monotonic() - self._last_save
         # The sums of the two flags are the numbers of ranks that request to stop and to save.
@@ -187,7 +188,7 @@ class Loop(Generic[BatchT]):
         return StepResult(
             {"loss": sum(losses.values()), **values, "grad_norm": grad_norm, "lr": lr},
             tokens=round(all_tokens),
-            flops=sum(part.flops for part in parts),
+            flops=sum(micro_batch.flops for micro_batch in micro_batches),
             stop_requested=stops > 0,
             save_due=saves > 0,
         )
@@ -245,7 +246,7 @@ class Loop(Generic[BatchT]):
             log.sync()
         if self.group.rank == 0:
             checkpoint.save_checkpoint(
-                self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe,
+                self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe_toml,
                 parents=self.parents, keep=self.job.settings.train.keep,
             )  # fmt: skip
         self.group.barrier()
@@ -270,7 +271,7 @@ class DivergenceReport:
 
 
 def accumulate(
-    job: TrainingJob[BatchT], parts: Sequence[MicroBatch[BatchT]], step: int, group: RankGroup
+    job: TrainingJob[BatchT], micro_batches: Sequence[MicroBatch[BatchT]], step: int, group: RankGroup
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Compute the gradient of the global batch's loss, and leave it in each parameter's `.grad`.
 
@@ -282,26 +283,26 @@ def accumulate(
     device = job.device
     train = job.settings.train
     loss_names = job.loss_names
-    local_counts = np.array([sum(part.counts[name] for part in parts) for name in loss_names], np.float32)
-    (counts_on_device,) = to_device([local_counts], device)
+    local_counts = [sum(micro_batch.counts[name] for micro_batch in micro_batches) for name in loss_names]
+    (counts_on_device,) = to_device([np.array(local_counts, np.float32)], device)
     item_counts = dict(zip(loss_names, group.all_reduce(counts_on_device), strict=True))
     for metric, loss_name in job.extra_metrics.items():
         item_counts[metric] = item_counts[loss_name]
     divisors = {name: count.clamp(min=1.0) for name, count in item_counts.items()}  # a loss without items is 0 / 1
     means = {name: torch.zeros((), device=device) for name in divisors}
     sent_dtype = torch.bfloat16 if train.communication == "bf16" else torch.float32
-    for part in parts:
-        seed_micro_batch(train.seed, step, part.number)
+    for micro_batch in micro_batches:
+        seed_micro_batch(train.seed, step, micro_batch.number)
         with autocast(train.precision, device):
-            sums = job.loss_sums(part.data)
+            sums = job.loss_sums(micro_batch.data)
         loss = torch.stack([sums[name] / divisors[name] for name in loss_names]).sum()
         # Gradients accumulate locally; only the last backward pass sends them. A group of one rank sends nothing.
-        sending_group = group if part is parts[-1] else RankGroup()
+        sending_group = group if micro_batch is micro_batches[-1] else RankGroup()
         with reduce_during_backward(job.model, sending_group, sent_dtype):
             torch.autograd.backward(loss)
         for name, divisor in divisors.items():
             means[name] += sums[name].detach() / divisor
-    if not parts:  # without a backward pass this rank must still send its zeros, for which the other ranks wait
+    if not micro_batches:  # without a backward pass this rank must still send its zeros, for which the other ranks wait
         reduce_gradients(job.model, group, sent_dtype)
     return means, torch.stack(list(item_counts.values()))
 

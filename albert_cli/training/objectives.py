@@ -76,7 +76,7 @@ def group_by_tokens(lengths: Integers, budget: int) -> list[Integers]:
     """Split the indices of `lengths` [B] into groups whose lengths sum to at most `budget`; no length may exceed it.
 
     The longest sequences come first. A group then has similar lengths, so there is little padding where attention needs
-    a rectangle. And if the largest micro-batch does not fit into memory, the step fails at its beginning.
+    a rectangle. And if a micro-batch of the longest sequences does not fit into memory, the step fails at its start.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])  # tokens up to and including each sequence
@@ -114,6 +114,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
 
     @property
     def _evaluated_losses(self) -> tuple[str, ...]:
+        """The names of the losses that an evaluation computes: all but distillation."""
         if self.settings.data.sentence_loss == "none":
             return ("mlm_loss",)
         return ("mlm_loss", "order_loss")
@@ -128,18 +129,19 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         corpus = self.corpora.train
         seed = settings.train.seed
         examples = settings.examples_of(step)
-        local_parts: dict[int, Integers] = {}  # this rank's examples, by the number of their micro-batch
+        local_examples: dict[int, Integers] = {}  # this rank's examples, by the number of their micro-batch
         if settings.batch.max_micro_tokens:
-            # Every rank samples the lengths of all examples, to split them alike; this takes a small part of the time.
+            # Every rank samples the lengths of all examples and splits them alike, which takes little of a step's time.
             lengths = sample_lengths(corpus, settings.data, seed, examples)
             for number, indices in enumerate(group_by_tokens(lengths, settings.batch.max_micro_tokens)):
                 if number % group.world_size == group.rank:
-                    local_parts[number] = examples[indices]
+                    local_examples[number] = examples[indices]
         else:
             for number, start, stop in split_micro_batches(len(examples), settings.train.micro_batch_size, group):
-                local_parts[number] = examples[start:stop]
+                local_examples[number] = examples[start:stop]
         return [
-            self._sample_micro_batch(corpus, number, seed, part, settings.data) for number, part in local_parts.items()
+            self._sample_micro_batch(corpus, number, seed, part, settings.data)
+            for number, part in local_examples.items()
         ]
 
     def _sample_micro_batch(
@@ -171,7 +173,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """Return the sum of each loss over its items, and for each accuracy the number of correct predictions."""
         logits = self.model(data.tokens)
         sum_losses = _compiled_sum_losses() if self.settings.train.compile == "on" else _sum_losses
-        sums = dict(sum_losses(logits.masked, logits.sentence_order, data.masked_labels, data.order_labels))
+        sums = sum_losses(logits.masked, logits.sentence_order, data.masked_labels, data.order_labels)
         if self.teacher:
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
@@ -185,40 +187,40 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         metrics: dict[str, float] = {}
         corpora = self.corpora
         if corpora.heldout.n_tokens and corpora.unigram_entropy is not None:
-            metrics = {**self._scores(corpora.heldout, group), "unigram_entropy": corpora.unigram_entropy}
+            metrics = {**self._score_corpus(corpora.heldout, group), "unigram_entropy": corpora.unigram_entropy}
         for name, corpus in corpora.evaluation.items():
-            for metric, value in self._scores(corpus, group).items():
+            for metric, value in self._score_corpus(corpus, group).items():
                 metrics[f"{name}/{metric}"] = value
         self.last_metrics = metrics
         return metrics
 
-    def _scores(self, corpus: TokenCorpus, group: RankGroup) -> dict[str, float]:
+    def _score_corpus(self, corpus: TokenCorpus, group: RankGroup) -> dict[str, float]:
         """Return the losses and accuracies on one corpus, and the accuracy of each pair task that is not trained."""
         pairs = self.settings.data
-        means = self._means(corpus, pairs, group)
+        means = self._compute_means(corpus, pairs, group)
         metrics = {"mlm_loss": means["mlm_loss"], "mlm_accuracy": means["mlm_accuracy"]}
         if pairs.sentence_loss == "none":
             return metrics
         metrics |= {name: value for name, value in means.items() if name.startswith("order_")}
         for pair_task in _PAIR_TASKS:
             if pair_task != pairs.sentence_loss:
-                means = self._means(corpus, replace(pairs, sentence_loss=pair_task), group)
+                means = self._compute_means(corpus, replace(pairs, sentence_loss=pair_task), group)
                 if "order_accuracy" in means:
                     metrics[f"{pair_task}_accuracy"] = means["order_accuracy"]
         return metrics
 
-    def _means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
+    def _compute_means(self, corpus: TokenCorpus, pairs: PairSettings, group: RankGroup) -> dict[str, float]:
         """Return the mean of each loss and accuracy over the evaluation's examples, sampled with the settings `pairs`.
 
-        A metric without items is left out. Examples are the order metrics of NSP if the corpus has one document, and
-        those of SOP if every document has one sentence.
+        A metric without items is left out, such as that of NSP if the corpus has only one document, or that of SOP if
+        every document has only one sentence.
         """
         names = (*self._evaluated_losses, *self.extra_metrics)
         sums = np.zeros((len(names), 2))  # a row for each metric: its sum, and the number of items
         micro_batch_size = self.settings.sequences_per_micro_batch
         for _, start, stop in split_micro_batches(self.settings.train.eval_sequences, micro_batch_size, group):
-            part = self.evaluate_examples(corpus, pairs, np.arange(start, stop))
-            sums += [part[name] for name in names]
+            part_sums = self.evaluate_examples(corpus, pairs, np.arange(start, stop))
+            sums += [part_sums[name] for name in names]
         totals = np.sum(group.all_gather(sums.tolist()), axis=0).tolist()
         return {name: total / count for name, (total, count) in zip(names, totals, strict=True) if count}
 
@@ -226,11 +228,11 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         self, corpus: TokenCorpus, pairs: PairSettings, examples: Integers
     ) -> dict[str, tuple[float, int]]:
         """Return (sum, number of items) of each loss and accuracy over the evaluation examples with these numbers."""
-        part = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
-        sums = self.loss_sums(part.data)
+        micro_batch = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
+        sums = self.loss_sums(micro_batch.data)
         # A loss counts its own items; an accuracy has the items of its loss.
         counted_by = {name: name for name in self._evaluated_losses} | dict(self.extra_metrics)
-        return {name: (sums[name].item(), part.counts[loss]) for name, loss in counted_by.items()}
+        return {name: (sums[name].item(), micro_batch.counts[loss]) for name, loss in counted_by.items()}
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
         """Do nothing: the result of pretraining is its last weights."""
@@ -238,16 +240,15 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def write_model(self, directory: Path) -> None:
         config = self.model.config
         sentence_loss = self.settings.data.sentence_loss
-        order_labels = hub.ORDER_LABELS[sentence_loss]
+        class_names = hub.ORDER_LABELS[sentence_loss]
         if sentence_loss != "none" and config.order_labels == 3:  # a head of three classes, whatever loss trains it
-            order_labels = hub.ORDER_LABELS["three-way"]
-        elif len(order_labels) != config.order_labels:  # an untrained head has no class names
-            order_labels = ()
-        hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=order_labels)
+            class_names = hub.ORDER_LABELS["three-way"]
+        elif len(class_names) != config.order_labels:  # an untrained head has no class names
+            class_names = ()
+        hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=class_names)
         self.corpora.vocabulary.copy_to(directory, config.max_position_embeddings)
         parameters = costs.count_parameters(config).with_pooler
-        # `self.recipe` is the TOML text of `self.settings`.
-        text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe)
+        text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe_toml)
         store.write_text(directory / "README.md", text)
         # Fine-tuning reads the counts, to warn if a task's texts differ much from this text. They come from the data
         # directory, which a corpus in memory lacks.

@@ -93,7 +93,7 @@ class Lamb(Optimizer):
     ) -> None:
         """Advance the moments, and subtract lr * (m / (sqrt(v) + eps) + decay * target) from `target`."""
         settings = self.settings
-        # The kernel always corrects the bias; after an infinite number of steps the correction is 1.
+        # The kernel always corrects the bias: it divides by 1 - beta^steps, which is 1 for an infinite number of steps.
         steps_for_correction = steps if settings.bias_correction else math.inf
         count = torch.full((), steps_for_correction, dtype=torch.float32, device=target[0].device)
         torch._fused_adamw_(
@@ -215,14 +215,16 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
                 raise ValueError(f"no {key}.{name}")
             if key not in expected_keys:
                 raise ValueError(f"{key}.{name} is not of this optimizer")
-            is_step_counter = key not in state and tensor.dim() == 0
+            if key not in state and tensor.dim() == 0:  # a step counter, which torch's optimizers keep on the CPU
+                state[key] = tensor
+                continue
             expected_shape = state[key].shape if key in state else parameter.shape
-            if not is_step_counter and tensor.shape != expected_shape:
+            if tensor.shape != expected_shape:
                 raise ValueError(f"{key}.{name} is {list(tensor.shape)}")
             if key in state:
                 state[key].copy_(tensor)
-            else:  # torch's optimizers keep step counters on the CPU
-                state[key] = tensor if is_step_counter else tensor.to(parameter.device)
+            else:
+                state[key] = tensor.to(parameter.device)
     for group in optimizer.param_groups:
         group["steps"] = steps
 

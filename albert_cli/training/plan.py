@@ -76,12 +76,13 @@ def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
     """Raise `CheckpointError` if the disk has no room for `train.keep` checkpoints and the one being written."""
+    # The checkpoints in `out` already have their space, but a new one is written before an old one is deleted.
     missing = max(1, recipe.train.keep + 1 - len(store.saved_steps(out)))
     needed = missing * costs.checkpoint_bytes(recipe.model)
     free = store.free_bytes(out)
     if free < needed:
         raise CheckpointError(
-            f"{out}: the checkpoints need {needed / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free",
+            f"{out}: the checkpoints need {needed / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are free",
             "free some space, or keep fewer checkpoints with -s train.keep=1",
         )
 
@@ -144,7 +145,7 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
         decay = scale(decay)
     if recipe.first_step == 0:
         batch_warmup = scale(batch_warmup)
-        if warmup is not None:
+        if warmup is not None:  # None: `warmup_ratio` scales the warmup
             warmup = scale(warmup)
     return replace(
         recipe,
@@ -156,10 +157,10 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
 def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
     """Divide the rest of the time budget by the mean seconds per step, evaluations and checkpoints included."""
     train = recipe.train
-    planned = recipe.schedule.total_steps - recipe.first_step
+    planned_steps = recipe.schedule.total_steps - recipe.first_step
     step_seconds = times.step
-    if planned > 0:  # `times.step` is for the full batch, and a batch warmup makes the mean batch smaller
-        step_seconds *= recipe.total_sequences / (planned * train.batch_size)
+    if planned_steps > 0:  # `times.step` is for the full batch, and a batch warmup makes the mean batch smaller
+        step_seconds *= recipe.total_sequences / (planned_steps * train.batch_size)
     saving_seconds = _CHECKPOINT_SECONDS + costs.checkpoint_bytes(recipe.model) / _CHECKPOINT_BYTES_PER_SECOND
     save_steps, save_seconds = train.save_interval()
     seconds_per_step = step_seconds
@@ -175,9 +176,10 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
 
 
 def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTimes, budget: float) -> str:
-    """Return a line with the number of steps that fit into a budget of seconds, and their warmup next to the recipe's.
+    """Return a line with the number of steps that fit into a budget of seconds.
 
-    `planned` is the recipe before `fit_steps_to_budget`, and `fitted` is the result.
+    `planned` is the recipe before `fit_steps_to_budget`, and `fitted` is the result. If the planned warmup has a fixed
+    number of steps, the line also has the numbers of warmup steps before and after.
     """
     steps = fitted.schedule.total_steps - fitted.first_step
     text = (

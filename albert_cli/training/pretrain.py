@@ -59,7 +59,7 @@ def pretrain(
             job = inputs.new_job(resolved)
             optimizer = make_optimizer(job.model, resolved.optimizer)
             if group.rank == 0:
-                store.write_text(out / "recipe.toml", job.recipe)
+                store.write_text(out / "recipe.toml", job.recipe_toml)
             set_weights = partial(set_first_weights, inputs, job, optimizer, out)
             state = run.resume_state(out, job.model, optimizer, group, parents, set_weights)
             run.mark_running(out, status, state.step, schedule.total_steps)

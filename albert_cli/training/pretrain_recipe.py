@@ -96,7 +96,7 @@ class PretrainRecipe:
 
         With `[warm_start]` the unused section `[init]` gets its defaults.
         """
-        recipe = replace(self, optimizer=self.optimizer.with_lr(self.train.batch_size))
+        recipe = replace(self, optimizer=self.optimizer.with_lr_for(self.train.batch_size))
         if self.data.sentence_loss == "three-way":
             recipe = replace(recipe, model=replace(self.model, order_labels=3))
         if self.warm_start is not None:
@@ -157,7 +157,7 @@ def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int)
         raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "use it with `albert finetune`")
     if "variants" in values:
         raise ConfigError(f"{recipe} is an experiment", "use it with `albert reproduce`")
-    has_shape = "model" in values
+    has_shape = "model" in values  # in the recipe: an override of one key does not set the shape
     values = config.apply_overrides(values, overrides)
     if not has_shape:
         overridden_keys = values.get("model", {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from albert_cli import console, journal, store
-from albert_cli.model import hub
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.training import checkpoint
 from albert_cli.training.plan import DurationEstimate, RunPlan
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -90,7 +90,7 @@ def read_result(out: Path, total_steps: int) -> PretrainResult:
         seconds=round(state.seconds, 3),  # a run of the smoke scale takes some milliseconds
         tokens_per_second=speeds[-1] if speeds else None,
         metrics=metrics,
-        model_sha256=store.sha256_file(last_checkpoint / hub.WEIGHTS_FILE),
+        model_sha256=store.sha256_file(last_checkpoint / WEIGHTS_FILE),
     )
 
 

@@ -31,36 +31,35 @@ BUCKET_BYTES: Final = 25_000_000  # in fp32; large enough for a network's full r
 class GradientBuckets:
     """The gradients of a model, split into buckets, about in the order in which a backward pass completes them.
 
-    The order is the reverse of that in which the model registers its parameters.
-
-    Every rank sends the buckets in this order, in the precision `dtype`. A rank that computed nothing sends zeros.
+    This is the reverse of the order in which the model registers its parameters. Every rank sends the buckets in this
+    order, in the precision `dtype`. A rank that computed nothing sends zeros.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.buckets: list[list[nn.Parameter]] = []
+        self._buckets: list[list[nn.Parameter]] = []
         self._complete: set[Tensor] = set()
         self._sent: list[tuple[Tensor, Work]] = []  # the flat gradients of each sent bucket, and its all-reduce
         free_bytes = 0
         for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
             fp32_bytes = 4 * parameter.numel()
             if free_bytes < fp32_bytes:
-                self.buckets.append([])
+                self._buckets.append([])
                 free_bytes = BUCKET_BYTES
-            self.buckets[-1].append(parameter)
+            self._buckets[-1].append(parameter)
             free_bytes -= fp32_bytes
 
     def mark_complete(self, parameter: Tensor) -> None:
         """Record that a gradient is complete; send the next buckets in their order, up to the first incomplete one."""
         self._complete.add(parameter)
-        while len(self._sent) < len(self.buckets) and self._complete.issuperset(self.buckets[len(self._sent)]):
+        while len(self._sent) < len(self._buckets) and self._complete.issuperset(self._buckets[len(self._sent)]):
             self._send_next()
 
     def finish(self) -> None:
         """Send the remaining buckets and wait; every `.grad` is then the sum, in the precision of its parameter."""
-        while len(self._sent) < len(self.buckets):
+        while len(self._sent) < len(self._buckets):
             self._send_next()
-        for bucket, (flat, work) in zip(self.buckets, self._sent, strict=True):
+        for bucket, (flat, work) in zip(self._buckets, self._sent, strict=True):
             work.wait()
             for parameter, part in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
                 parameter.grad = part.view_as(parameter).to(parameter.dtype)
@@ -69,7 +68,7 @@ class GradientBuckets:
         """Begin the all-reduce of the first bucket that is not sent yet."""
         import torch.distributed as dist
 
-        bucket = self.buckets[len(self._sent)]
+        bucket = self._buckets[len(self._sent)]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
         flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self.dtype)
         work = dist.all_reduce(flat, async_op=True)
@@ -84,10 +83,10 @@ def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtyp
         yield
         return
     buckets = GradientBuckets(model, dtype)
-    parameters = [parameter for bucket in buckets.buckets for parameter in bucket]
     hooks = [
         p.register_post_accumulate_grad_hook(buckets.mark_complete)  # type: ignore[no-untyped-call]
-        for p in parameters
+        for p in model.parameters()
+        if p.requires_grad
     ]
     try:
         yield

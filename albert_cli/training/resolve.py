@@ -67,7 +67,7 @@ def with_warm_start(
     warm_start = recipe.warm_start
     if warm_start is None:
         return recipe
-    if environment.parent_fingerprint is not None:
+    if environment.parent_fingerprint is not None:  # this run has not saved a step yet
         step = None
         warmup = None
         if environment.parent_run is not None:
@@ -76,13 +76,13 @@ def with_warm_start(
         warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
     elif saved is not None and saved.warm_start is not None:
         step = saved.warm_start.step
-        # The first start has set this to the parent's warmup if the parent had finished it. Otherwise it is that of the
-        # recipe, None if the recipe has a ratio.
+        # The first start has set this to the parent's warmup if the parent had finished it. Otherwise it is the warmup
+        # of the recipe, None if the recipe has a ratio.
         warmup = saved.schedule.warmup_steps
         # A fingerprint in the recipe is retained, so that `run.check_same_recipe` reports it if it is another one.
         fingerprint = warm_start.fingerprint or saved.warm_start.fingerprint
         warm_start = replace(warm_start, fingerprint=fingerprint, step=step, changes=saved.warm_start.changes)
-    else:
+    else:  # [warm_start] was added to the recipe of a saved run; the caller rejects this change
         return recipe
     recipe = replace(recipe, warm_start=warm_start)
     if step is not None and warmup is not None and warmup <= step:

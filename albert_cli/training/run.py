@@ -17,8 +17,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from albert_cli import __version__, config, console, store
-from albert_cli.errors import BusyError, CheckpointError, ConfigError
-from albert_cli.model import hub
+from albert_cli.errors import BusyError, CheckpointError, ConfigError, DivergedError, Interrupted
+from albert_cli.model import hub, loading
 from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
@@ -98,13 +98,13 @@ def resume_state(
             assert manifest is not None, "a valid checkpoint has a manifest"
             check_parents(out, manifest.parents, parents)
             step = checkpoint.step_number(newest)
-    # If rank 0 has raised an error, its connections are closed, and this call fails on the other ranks
-    # (`ranks.process_group`).
+    # If rank 0 raises an error above, it closes its connections, so this call fails on the other ranks and does not
+    # wait forever (`ranks.process_group`).
     step = group.broadcast(step)
     if step is None:
         return set_weights()
     directory = checkpoint.step_directory(out, step)
-    hub.load_weights(model, hub.read_checkpoint(directory), hub.LoadPolicy.EVERYTHING)
+    loading.load_weights(model, hub.read_checkpoint(directory), loading.LoadPolicy.EVERYTHING)
     state = checkpoint.restore_optimizer(directory, optimizer)
     console.info(f"{out}: resuming from step {state.step}")
     return state
@@ -140,7 +140,8 @@ class RunStatus:
     command: str = ""
 
 
-_FAILURE_STATES = {5: "diverged", 75: "interrupted"}  # by exit code; every other code is "failed"
+# By exit code; every other code is "failed".
+_FAILURE_STATES = {DivergedError.exit_code: "diverged", Interrupted.exit_code: "interrupted"}
 
 
 @contextmanager
@@ -154,7 +155,7 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
         yield RunStatus()
         return
     with store.lock(out):
-        status = RunStatus()
+        status = RunStatus(host=socket.gethostname(), command=current_command())
         try:
             yield status
         except BaseException as error:
@@ -175,8 +176,6 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
     status.state = "running"
     status.step = step
     status.total_steps = total_steps
-    status.host = socket.gethostname()
-    status.command = current_command()
     if is_main():
         store.write_json(out / "status.json", asdict(status))
 

@@ -20,9 +20,9 @@ _PAPER_BATCH: Final = 4096
 class OptimizerSettings:
     """`[optimizer]`: LAMB for pretraining (§4.1) or AdamW for fine-tuning, as in ALBERT's released code.
 
-    `lr` is the peak learning rate. With "auto" the batch size determines it for LAMB (`with_lr`), and fine-tuning with
-    AdamW uses a constant (`training/task_auto_values.py`); the saved recipe has the number. Pretraining with AdamW does
-    not support "auto".
+    `lr` is the peak learning rate. With "auto" the batch size determines it for LAMB (`with_lr_for`), and fine-tuning
+    with AdamW uses a constant (`training/task_auto_values.py`); the saved recipe has the number. Pretraining with AdamW
+    does not support "auto".
 
     `clip_norm` limits the global norm of the gradient (0: no limit). `bias_correction` is part of other published forms
     of LAMB, and "nvlamb" also gives LayerNorms and biases a trust ratio (`training/optimizers.py`). The upper bounds
@@ -39,12 +39,12 @@ class OptimizerSettings:
     bias_correction: bool = False
 
     @property
-    def peak(self) -> float:
-        """Peak learning rate, which the warmup approaches (see `ScheduleSettings.rate`); call `with_lr` first."""
-        assert self.lr != "auto"
+    def peak_lr(self) -> float:
+        """The peak learning rate, which the warmup approaches (see `ScheduleSettings.rate`)."""
+        assert self.lr != "auto", "recipes replace it when they are loaded or resolved"
         return self.lr
 
-    def with_lr(self, batch_size: int) -> OptimizerSettings:
+    def with_lr_for(self, batch_size: int) -> OptimizerSettings:
         """Replace `lr = "auto"` by the paper's rate times the square root of `batch_size` / 4,096.
 
         This is the rule of LAMB's authors (You et al., 2019), who keep 3,125 warmup steps for every batch size. Raises

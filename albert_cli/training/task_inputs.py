@@ -106,7 +106,7 @@ def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> d
         dev = task.read(split, data)
         if settings.dev_examples:
             order = epoch_order(len(dev), 0, _SUBSET_EPOCH)
-            dev = [dev[i] for i in sorted(order[: settings.dev_examples])]
+            dev = [dev[i] for i in sorted(order[: settings.dev_examples])]  # sorted: in the order of the file
         examples[split] = dev
     return examples
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from albert_cli.errors import MissingDataError
-from albert_cli.model import hub
+from albert_cli.model import loading
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.overlap_heads import SAMPLED_POSITIONS, check_overlap_heads, init_overlap_heads
 from albert_cli.training.device import autocast, prepare_model, resolve_auto
@@ -39,7 +39,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
 
     With few epochs the result can have fewer steps than the warmup; the caller checks it (`ScheduleSettings.check`).
     """
-    # Fill in the epochs if they are "auto"; they depend on the number of labeled examples.
+    # `finetune` has already filled in "auto" epochs, but other callers have not.
     recipe = prepared.recipe.with_auto_values(inputs.num_training_examples)
     # A schedule with steps instead of epochs ignores the number of items, and the inputs of a run that only scores may
     # have no training features.
@@ -69,10 +69,9 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     # encoder. With 0 overlap heads nothing is replaced. An intermediate run has already replaced and trained them.
     if prepared.intermediate is None:
         vocabulary = prepared.vocabulary
-        # Words are measured at the positions at which the heads must recognize them. Most pairs of texts end within the
-        # first `SAMPLED_POSITIONS`.
+        # The heads are computed for words at the first `positions` positions. Most pairs of texts end within the
+        # default, but answers, for which context heads are, may be anywhere in a long passage.
         positions = SAMPLED_POSITIONS
-        # Context heads are for answers, which may be anywhere in a long passage.
         if settings.overlap_context_heads:
             positions = prepared.recipe.data.max_seq_length
         init_overlap_heads(
@@ -100,11 +99,11 @@ def _load_checkpoint(model: nn.Module, prepared: PreparedTask) -> None:
         return
     source = prepared.intermediate or prepared.checkpoint
     if settings.head == "checkpoint":
-        hub.load_weights(model, prepared.task.reorder_labels(source), hub.LoadPolicy.HEADS)
+        loading.load_weights(model, prepared.task.reorder_labels(source), loading.LoadPolicy.HEADS)
         return
     # A head in the file belongs to another task, even if its shape is the same.
     encoder = {name: tensor for name, tensor in source.tensors.items() if name.startswith("encoder.")}
-    hub.load_weights(model, dataclasses.replace(source, tensors=encoder), hub.LoadPolicy.ENCODER)
+    loading.load_weights(model, dataclasses.replace(source, tensors=encoder), loading.LoadPolicy.ENCODER)
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,8 @@ def score_model(prepared: PreparedTask, inputs: Inputs, model: nn.Module, precis
 def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
     """Return the first metric of a predictor that knows only the training labels; None without training data.
 
-    If a single file is scored, it is the task's training file, too, but these labels must not be known.
+    If a finished checkpoint is scored on the task's only file, this file would be the training data too. The result is
+    then None as well, because a predictor must not know the labels that it predicts.
     """
     task = prepared.task
     if task.train_split is None:

@@ -35,7 +35,7 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
         steps=schedule.total_steps,
         epochs=float(f"{epochs:.3g}"),  # three significant digits
         batch_size=recipe.train.batch_size,
-        lr=recipe.optimizer.peak,
+        lr=recipe.optimizer.peak_lr,
         warmup_steps=schedule.resolved_warmup_steps,
         max_seq_length=recipe.data.max_seq_length,
         dropout=recipe.model.encoder_dropout,

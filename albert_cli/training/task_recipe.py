@@ -16,7 +16,8 @@ from albert_cli.errors import ConfigError
 from albert_cli.model.config import AttentionForm, GlobalTokens
 from albert_cli.model.hub import Checkpoint
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
-from albert_cli.tasks.registry import GLUE_SCORE_TASKS, find_task
+from albert_cli.tasks.glue import GLUE_SCORE_TASKS
+from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table_settings import TableSettings
@@ -70,7 +71,7 @@ class TaskScheduleSettings:
             self.to_steps(num_items=1, batch_size=1).check()
 
     def to_steps(self, num_items: int, batch_size: int) -> ScheduleSettings:
-        """Convert the length to steps, at least one; an epoch has `num_items` examples. `epochs` must not be "auto"."""
+        """Convert the length to steps, at least one. An epoch has `num_items` sequences; `epochs` is not "auto"."""
         assert self.epochs != "auto"
         if self.epochs is not None:
             total_steps = max(1, round(self.epochs * num_items / batch_size))
@@ -199,7 +200,7 @@ class FinetuneRecipe:
         if recipe.intermediate_task == recipe.task:
             recipe = replace(recipe, intermediate_task=PRETRAINED)
         if recipe.optimizer.name != "adamw":  # `with_auto_values` replaces AdamW's "auto"
-            recipe = replace(recipe, optimizer=recipe.optimizer.with_lr(recipe.train.batch_size))
+            recipe = replace(recipe, optimizer=recipe.optimizer.with_lr_for(recipe.train.batch_size))
         return recipe
 
     def with_auto_values(self, num_examples: int) -> FinetuneRecipe:
@@ -247,6 +248,7 @@ def _find_recipe(task: str, recipes: str) -> str:
 
     Raises `ConfigError` for an unknown task, and if the folder has no recipe for the task.
     """
+    # The tasks "table" and "ner" are trained on the user's files, so `find_task` does not know them.
     has_training_data = task in ("table", NER) or find_task(task).train_split is not None
     if not has_training_data:  # such a task is only scored, and only the folder of the paper has its recipe
         recipes = PAPER_RECIPES

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
-from albert_cli import console
+from albert_cli import console, store
+from albert_cli.errors import CheckpointError
+from albert_cli.model import weight_files
 from albert_cli.text.vocabulary import Vocabulary
 
 _COUNTS_FILE: Final = "token_counts.safetensors"
@@ -62,11 +65,17 @@ def write_token_counts(directory: Path, counts: Counts) -> None:
 
 
 def read_token_counts(directory: Path) -> Counts | None:
-    """Read the token counts [V] of the text that a checkpoint was pretrained on; None if the checkpoint has none."""
+    """Read the token counts [V] of the text that a checkpoint was pretrained on; None if the checkpoint has none.
+
+    Raises `CheckpointError` if the file is damaged.
+    """
     path = directory / _COUNTS_FILE
-    if not path.is_file():
+    if not store.exists_or_is_listed(path):
         return None
-    return load_file(path)[_COUNTS_KEY]
+    counts_V = weight_files.read_tensors(path).get(_COUNTS_KEY)
+    if counts_V is None or counts_V.dtype != torch.int64 or counts_V.ndim != 1 or bool((counts_V < 0).any()):
+        raise CheckpointError(f"{path}: contains no token counts", "copy the checkpoint again")
+    return counts_V.numpy()
 
 
 def measure_match(vocabulary: Vocabulary, ids: NDArray[np.int32], counts: Counts | None) -> TextMatch:

@@ -166,7 +166,7 @@ _HINTS: Final = {
 
 
 class Trackers:
-    """All trackers of a run; one that fails is reported and dropped, except that errors of the disk end the run."""
+    """All trackers of a run. One that fails is reported and dropped, but an `AlbertError`, from the disk, is raised."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = list(trackers)

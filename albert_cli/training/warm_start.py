@@ -16,7 +16,7 @@ from typing import Final
 
 from albert_cli import console
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
@@ -81,15 +81,16 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
         raise CheckpointError(f"{warm_start.continues}: no such directory", hint)
-    parent = hub.read_checkpoint(hub.find_checkpoint(str(warm_start.continues or warm_start.checkpoint)))
+    name = warm_start.continues or warm_start.checkpoint  # exactly one is set
+    parent = hub.read_checkpoint(hub.find_checkpoint(str(name)))
     hub.verify_fingerprint(parent.directory, "checkpoint", "warm_start.fingerprint", warm_start.fingerprint)
-    for name in _EQUAL_KEYS:
-        value = getattr(model, name)
-        parent_value = getattr(parent.config, name)
+    for key in _EQUAL_KEYS:
+        value = getattr(model, key)
+        parent_value = getattr(parent.config, key)
         if value != parent_value:
             raise ConfigError(
-                f"{parent.directory}: {name} is {parent_value}, the recipe's model has {value}",
-                f"leave out [model], or set model.{_KEY_TO_SET.get(name, name)} to the checkpoint's value; "
+                f"{parent.directory}: {key} is {parent_value}, the recipe's model has {value}",
+                f"leave out [model], or set model.{_KEY_TO_SET.get(key, key)} to the checkpoint's value; "
                 "only depth and groups may differ",
             )
     if hub.load_vocabulary(parent).fingerprint != vocabulary.fingerprint:
@@ -121,19 +122,19 @@ def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = 
     """
     parent_counts = _block_counts(parent)
     child_counts = _block_counts(child)
-    group_counts = (parent.inner_group_num, parent.inner_group_num)  # a group has this many blocks of either kind
-    has_one_group = parent_counts == group_counts
-    # A model of one layer has as many groups as layers, but its only group counts as shared.
-    layers_share = parent.sharing == "all" and (parent.num_hidden_groups < parent.num_hidden_layers or has_one_group)
     grows = all(c >= p for c, p in zip(child_counts, parent_counts, strict=True))
+    # A model of one layer has as many groups as layers, but its only group counts as shared.
+    has_shared_group = parent.num_hidden_groups < parent.num_hidden_layers or parent.num_hidden_groups == 1
     if child_counts == parent_counts or (grows and stack):
         source_counts = parent_counts
-    elif grows and layers_share:
-        source_counts = group_counts
+    elif grows and parent.sharing == "all" and has_shared_group:
+        # Repeat only group 0, which has this many blocks of either kind.
+        source_counts = (parent.inner_group_num, parent.inner_group_num)
     else:
         raise ConfigError(
             f"a model of {_describe_blocks(child_counts)} cannot start from one of {_describe_blocks(parent_counts)}",
-            "start from a model with as many of each, or from one whose layers share one group of both",
+            "start from a model with the same numbers of blocks, or from a smaller one whose layers share weights; for "
+            "any other smaller model set warm_start.stack=true",
         )
     attention = [block % source_counts[0] for block in range(child_counts[0])]
     feed_forward = [block % source_counts[1] for block in range(child_counts[1])]
@@ -170,7 +171,7 @@ def copy_parent_weights(
             for name, tensor in parent.tensors.items():
                 if name.startswith(parent_prefix):
                     tensors[f"{prefix}{block}.{name.removeprefix(parent_prefix)}"] = tensor
-    hub.load_weights(model, dataclasses.replace(parent, tensors=tensors))
+    loading.load_weights(model, dataclasses.replace(parent, tensors=tensors))
     heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
     heads_note = "without a head"
     if heads:

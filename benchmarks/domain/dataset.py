@@ -79,8 +79,9 @@ def write_pages(out: Path, pages: Sequence[Page]) -> DatasetFacts:
     train_pages = [page for page in pages if not page.is_dev and page.paragraphs]
     unlabeled = {text for page in train_pages for text in page.paragraphs}
     dev_pages = [page for page in pages if page.is_dev and page.label in labels]
+    labeled_train_pages = [page for page in train_pages if page.label in labels]
     dev = shuffle_rows(row for page in dev_pages for row in page.sample_rows() if row.text not in unlabeled)
-    train = shuffle_rows(row for page in train_pages if page.label in labels for row in page.sample_rows())
+    train = shuffle_rows(row for page in labeled_train_pages for row in page.sample_rows())
     if not train or not dev:
         message = f"no rows for train or dev: a label needs {_MIN_PAGES} pages with text"
         raise InputError(message, "use a folder with more pages")
@@ -92,12 +93,12 @@ def write_dataset(
     out: Path, documents: Iterable[str], train: Sequence[LabeledText], dev: Sequence[LabeledText]
 ) -> DatasetFacts:
     """Write the files of a data set into `out`; return the facts that `dataset.json` contains."""
-    written = 0
+    num_documents = 0
     characters = 0
     with store.open_text_writer(out / "text.jsonl") as stream:
         for text in documents:
             stream.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-            written += 1
+            num_documents += 1
             characters += len(text)
     for split, rows in (("train", train), ("dev", dev)):
         lines = [json.dumps({"text": row.text, "label": row.label}, ensure_ascii=False) for row in rows]
@@ -106,7 +107,7 @@ def write_dataset(
     majority_class = classes.most_common(1)[0][0]
     word, word_accuracy = find_best_word(train, dev)
     facts = DatasetFacts(
-        documents=written,
+        documents=num_documents,
         characters=characters,
         train=len(train),
         dev=len(dev),
@@ -149,7 +150,7 @@ def find_best_word(train: Sequence[LabeledText], dev: Sequence[LabeledText]) -> 
     for row in train:
         for word in set(row.text.lower().split()):
             with_word[word][row.label] += 1
-    best = _WordRule("", 0, "", totals.most_common(1)[0][0])
+    best = _WordRule("", 0, "", totals.most_common(1)[0][0])  # always predicts the majority class
     for word, counts in with_word.items():
         without = totals - counts
         if counts.total() >= _MIN_ROWS_PER_WORD and without:

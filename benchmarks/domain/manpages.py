@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.errors import InputError
 from benchmarks.domain.dataset import MIN_CHARACTERS, Page, format_facts, write_pages
@@ -94,7 +94,7 @@ def read_pages(folder: Path) -> Iterator[Page]:
             yield Page(path.name.removesuffix(".gz"), f"section {section}", parse_paragraphs(html))
 
 
-@verb(app)
+@command(app)
 def manpages(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A manual, such as /usr/share/man/de.")],
     out: Out,

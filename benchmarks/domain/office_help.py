@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from albert_cli import console
-from albert_cli.cli.app import verb
+from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.errors import InputError
 from benchmarks.domain.dataset import MIN_CHARACTERS, Page, format_facts, write_pages
@@ -75,7 +75,7 @@ def read_help(folder: Path) -> Iterator[Page]:
         yield Page(str(name), name.parts[0], parse_help(path.read_text(encoding="utf-8")))
 
 
-@verb(app)
+@command(app)
 def office_help(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Such as /usr/share/libreoffice/help/ru/text.")],
     out: Out,

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -310,6 +311,24 @@ def test_build_never_deletes_another_unfinished_build(
     assert before.items() - contents(out).items() == {("plan.json", before["plan.json"])} | {
         (name, before[name]) for name in ("data.json", "unigram.counts")
     }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"names": []}, r"plan\.json: \d sources, but 0 names"),
+        ({"settings": {**asdict(TENTH), "holdout": 2.0}}, r"plan\.json: --holdout 2: must be"),
+    ],
+)
+def test_build_with_a_damaged_plan_names_the_file(
+    change: dict[str, object], message: str, small_vocabulary: Path, write_files: WriteFiles, out: Path
+) -> None:
+    sources = write_files(2)
+    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    unfinish(out)
+    store.write_json(out / "plan.json", store.read_json(out / "plan.json") | change)
+    with pytest.raises(CheckpointError, match=message):
+        build_data(sources, small_vocabulary, out, TENTH, workers=1)
 
 
 def test_build_changed_documentation_is_other_text(

@@ -179,7 +179,7 @@ def test_sample_pairs_shortens_one_sequence_in_ten() -> None:
     assert chisquare(np.bincount(short - 2, minlength=98)).pvalue > 1e-3
 
 
-def test_choose_boundaries_inner_boundary_is_uniform() -> None:
+def test_choose_chunks_inner_boundary_is_uniform() -> None:
     corpus = numbered_corpus([[[4] * 1000]])
     pairs = sample_pairs(corpus, np.arange(9_000), PairSettings(43, 0, "none"), 2)
     sentences_in_a = (pairs.a.stop - pairs.a.start) // 4

@@ -68,7 +68,7 @@ def test_id_type_is_the_narrowest() -> None:
 
 
 def test_shard_writer_keeps_large_ids(tmp_path: Path) -> None:
-    with closing(ShardWriter(tmp_path, "train", "uint32")) as writer:
+    with closing(ShardWriter(tmp_path, "train", "uint32", max_tokens=100)) as writer:
         writer.add(one_document([70_000, 5], [2]))
     assert Shard.open(tmp_path / "train-00", "uint32").ids.tolist() == [70_000, 5]
 

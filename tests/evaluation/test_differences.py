@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from albert_cli.errors import CheckpointError
 from albert_cli.evaluation import differences
-from albert_cli.evaluation.differences import compare_predictions
+from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
+from albert_cli.tasks.classification import Classification
+from tests.helpers.results import evaluation_result
 
 RESAMPLES = differences._RESAMPLES  # read before a fixture of all tests changes it
 
@@ -62,3 +67,19 @@ def test_difference_error_grows_with_the_spread_of_seeds() -> None:
 def test_difference_without_common_seed_is_none() -> None:
     gold = np.array([0, 1])
     assert compare_predictions("accuracy", gold, {0: gold}, {1: gold}) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff", b'{"id": "0", "prediction": "yes"}', b'{"id": "0", "prediction": "maybe"}\n' * 2, b"{}\n" * 2],
+)
+def test_damaged_predictions_name_the_file(content: bytes, tmp_path: Path) -> None:
+    task: Any = Classification(name="t", title="t", metrics=("accuracy",), labels=("no", "yes"))
+    path = tmp_path / "run-0" / "predictions.dev.jsonl"
+    path.parent.mkdir()
+    path.write_text('{"id": "0", "prediction": "yes"}\n{"id": "1", "prediction": "no"}\n')
+    result = evaluation_result([0.5])
+    assert read_predictions_by_seed(task, tmp_path, result, 2)[0].tolist() == [1, 0]
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"run-0/predictions\.dev\.jsonl: damaged"):
+        read_predictions_by_seed(task, tmp_path, result, 2)

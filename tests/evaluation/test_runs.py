@@ -15,7 +15,7 @@ import torch
 from albert_cli import store
 from albert_cli.errors import BusyError, ConfigError, InputError
 from albert_cli.evaluation import suite
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.registry import average_score, find_task
 from tests.helpers.command import albert
@@ -60,7 +60,7 @@ def test_eval_foreign_classifier_keeps_its_label_order(tuned: Tuned, glue: Path,
     labels = tuple(find_task("mnli").labels[i] for i in order)
     foreign = write_foreign(tuned("mnli"), tmp_path / "foreign", labels)
     model = SequenceClassifier(SHAPE, 3)
-    hub.load_weights(model, hub.read_checkpoint(tuned("mnli")), hub.LoadPolicy.EVERYTHING)
+    loading.load_weights(model, hub.read_checkpoint(tuned("mnli")), loading.LoadPolicy.EVERYTHING)
     with torch.no_grad():
         for parameter in (model.classifier.weight, model.classifier.bias):
             parameter.copy_(parameter[order].clone())

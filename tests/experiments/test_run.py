@@ -28,7 +28,7 @@ from albert_cli.experiments.probe import classify_convergence
 from albert_cli.experiments.runner import run_stages
 from albert_cli.experiments.stages import make_plan
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel
 from tests.helpers.command import albert, snapshot
 from tests.helpers.experiments import finish_stage
@@ -248,7 +248,7 @@ def test_probe_scores_only_the_heads_of_the_checkpoint(
 ) -> None:
     output = hub.read_checkpoint(hub.find_checkpoint(str(next((ran[0] / "stages").glob("pretrain-*/")))))
     for name, model in (("MaskedLM", MaskedLanguageModel(output.config)), ("Model", BareEncoder(output.config))):
-        hub.load_weights(model, output)
+        loading.load_weights(model, output)
         shutil.copytree(output.directory, tmp_path / name, ignore=shutil.ignore_patterns(store.MANIFEST))
         hub.write_checkpoint(model, tmp_path / name, name.replace("Masked", "ForMasked"))
     options = ("--data", tiny_data, "--sequences", 32, "--json")

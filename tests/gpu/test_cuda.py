@@ -218,7 +218,7 @@ def test_cuda_clipped_updates_equal_the_cpu(name: str) -> None:
             for parameter in model.parameters():
                 parameter.grad = torch.randn(parameter.shape, generator=rng).to(device)
             clip_gradients(model, settings.clip_norm)
-            update_weights(optimizer, settings.peak)
+            update_weights(optimizer, settings.peak_lr)
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     cpu, cuda = compute_on_both(train_on)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from albert_cli import store
 from albert_cli.bench.peer import pad_batch
 from albert_cli.data.batches import PackedBatch
-from albert_cli.model import heads, hub
+from albert_cli.model import heads, hub, loading
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.hf_config import config_to_json
 from albert_cli.model.packing import PackedTokens, pack
@@ -147,7 +147,7 @@ def load_with_transformers(auto: Any, directory: Path) -> Any:
 def read_into(model: nn.Module, directory: Path) -> None:
     """Load the encoder of a checkpoint into our model, and those of the model's heads that the checkpoint has."""
     model.eval()
-    hub.load_weights(model, hub.read_checkpoint(directory))
+    loading.load_weights(model, hub.read_checkpoint(directory))
 
 
 def read_all_into(model: nn.Module, directory: Path) -> None:
@@ -155,4 +155,4 @@ def read_all_into(model: nn.Module, directory: Path) -> None:
     model.eval()
     checkpoint = hub.read_checkpoint(directory)
     assert checkpoint.tensors.keys() == model.state_dict().keys()
-    hub.load_weights(model, checkpoint, hub.LoadPolicy.EVERYTHING)
+    loading.load_weights(model, checkpoint, loading.LoadPolicy.EVERYTHING)

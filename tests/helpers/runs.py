@@ -11,6 +11,7 @@ from albert_cli import journal, store
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.checkpoint import OPTIMIZER_FILE
 from albert_cli.training.objectives import PretrainingJob
@@ -21,7 +22,7 @@ LAST = "step-00000030"  # the last checkpoint of the recipe in `tiny_recipe`
 
 def weights_hash(run: Path) -> str:
     """Return the SHA-256 of the last checkpoint's weights."""
-    return store.sha256_file(run / LAST / hub.WEIGHTS_FILE)
+    return store.sha256_file(run / LAST / WEIGHTS_FILE)
 
 
 def read_status(run: Path) -> dict[str, Any]:
@@ -84,4 +85,4 @@ def create_checkpoint(directory: Path, vocabulary: Path, config: ModelConfig = S
 
 def checkpoint_hashes(run: Path, step: str = LAST) -> list[str]:
     """Return the SHA-256 of a checkpoint's weights and of its optimizer state."""
-    return [store.sha256_file(run / step / name) for name in (hub.WEIGHTS_FILE, OPTIMIZER_FILE)]
+    return [store.sha256_file(run / step / name) for name in (WEIGHTS_FILE, OPTIMIZER_FILE)]

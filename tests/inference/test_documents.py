@@ -40,7 +40,7 @@ GLUE_TEST_FILES = {
 
 
 def predicted_inputs(task: str, path: Path) -> list[Any]:
-    reader = InputReader(TASKS[task], TASKS[task].parse_example)
+    reader = InputReader(TASKS[task])
     return [row.example for chunk in reader.read_chunks(str(path)) for row in chunk]
 
 

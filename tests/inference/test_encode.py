@@ -19,7 +19,7 @@ from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError, InputError
 from albert_cli.inference.encode import Pooling, Vectors, encode_features, encode_file, load_encoder
 from albert_cli.inference.fill_mask import MASK, fill_masks
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel, QuestionAnswering
 from albert_cli.tasks.classification import TextExample
@@ -176,7 +176,7 @@ def test_encode_and_fill_mask_nan_weights_are_errors(pretrained: Path, monkeypat
     def load_into(model: torch.nn.Module, *_: object) -> None:
         torch.nn.init.constant_(next(model.parameters()), float("nan"))
 
-    monkeypatch.setattr(hub, "load_weights", load_into)
+    monkeypatch.setattr(loading, "load_weights", load_into)
     with pytest.raises(DivergedError, match="predictions are not finite"):
         vectors(pretrained, texts(["bade figo"]))
     with pytest.raises(DivergedError, match="predictions are not finite"):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,10 @@ from albert_cli.tasks.registry import find_task
 
 
 def groups(name: str) -> Iterator[list[str]]:
-    reader = InputReader(find_task("sst2"), lambda line: f"{line.number} {line.text}")
-    return ([row.example for row in chunk] for chunk in reader.read_chunks(name))
+    """Yield the chunks of a file or of stdin, each as a list of "NUMBER TEXT"."""
+    for chunk in InputReader(find_task("sst2")).read_chunks(name):
+        examples: list[Any] = [row.example for row in chunk]
+        yield [f"{example.id} {example.text_a}" for example in examples]
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import Literal
 import pytest
 import torch
 
-from albert_cli.inference import model
+from albert_cli.inference import fill_mask, model
+from albert_cli.inference.fill_mask import fill_masks
 from albert_cli.inference.predict import load_predictor, predict_file
 from albert_cli.matmul import has_packed_linear
 from albert_cli.model import encoder as encoder_module
@@ -26,7 +27,7 @@ def test_open_uses_the_library_that_measures_faster(
     (tmp_path / "in.txt").write_text("bade figo\nfigo\n")
     probabilities = {}
     for speedup, library in ((1.0, "torch"), (2.0, "onednn")):
-        monkeypatch.setattr(encoder_module, "_MIN_PACKED_ROWS", 0)
+        monkeypatch.setattr(encoder_module, "MIN_PACKED_ROWS", 0)
         monkeypatch.setattr(model, "measure_packing_speedup", lambda *_, speedup=speedup: speedup)
         encoder = load_predictor(checkpoint, "cpu", precision).model.encoder
         assert isinstance(encoder, Encoder)
@@ -37,3 +38,12 @@ def test_open_uses_the_library_that_measures_faster(
         rows = map(json.loads, out.read_text().splitlines())
         probabilities[library] = [value for row in rows for value in row["probabilities"].values()]
     assert probabilities["onednn"] == pytest.approx(probabilities["torch"], abs=1e-5 if precision == "fp32" else 5e-3)
+
+
+@pytest.mark.parametrize(("min_packed_rows", "library"), [(100, "torch"), (1, "onednn")])
+def test_fill_masks_measures_only_for_long_texts(
+    min_packed_rows: int, library: str, encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fill_mask, "MIN_PACKED_ROWS", min_packed_rows)
+    monkeypatch.setattr(model, "measure_packing_speedup", lambda *_: 2.0)
+    assert fill_masks(str(encoder), ["bade [MASK] figo"], 5, "cpu").matmul == library

@@ -15,7 +15,7 @@ from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.inference.fill_mask import fill_masks
 from albert_cli.inference.predict import predict_file
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
@@ -69,7 +69,7 @@ def test_predict_truncates_as_in_fine_tuning(tuned: Tuned, tmp_path: Path) -> No
     assert rows[0]["probabilities"] == rows[1]["probabilities"]
     checkpoint = hub.read_checkpoint(tuned("cola"))
     model = SequenceClassifier(checkpoint.config, 2)
-    hub.load_weights(model.eval(), checkpoint, hub.LoadPolicy.EVERYTHING)
+    loading.load_weights(model.eval(), checkpoint, loading.LoadPolicy.EVERYTHING)
     from albert_cli.data.batches import PackedBatch
     from albert_cli.model.packing import pack
 
@@ -121,4 +121,4 @@ def test_load_weights_everything_needs_all_heads(encoder: Path, tmp_path: Path) 
         checkpoint, tensors={n: t for n, t in checkpoint.tensors.items() if n != "order.bias"}
     )
     with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
-        hub.load_weights(PretrainingModel(SHAPE), without, hub.LoadPolicy.EVERYTHING)
+        loading.load_weights(PretrainingModel(SHAPE), without, loading.LoadPolicy.EVERYTHING)

@@ -21,7 +21,7 @@ BATCH = random_batch((20, 3, 11))
 @pytest.fixture
 def packs_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the encoder pack weights for batches of any size."""
-    monkeypatch.setattr("albert_cli.model.encoder._MIN_PACKED_ROWS", 0)
+    monkeypatch.setattr("albert_cli.model.encoder.MIN_PACKED_ROWS", 0)
 
 
 @pytest.mark.parametrize("name", ALL)

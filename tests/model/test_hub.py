@@ -17,10 +17,11 @@ from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.heads import MaskedLanguageModel, PretrainingModel, SequenceClassifier
 from albert_cli.model.hf_config import config_to_json, model_type
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.registry import task_from_checkpoint
@@ -99,11 +100,11 @@ def test_checkpoint_of_transformers_bare_or_mlm_is_read(
         assert ("has no pooler" in capfd.readouterr().err) == missing_pooler
         assert ("masked.dense" in new) == (not missing_pooler)
         assert not any(n.startswith("encoder.") and n != "encoder.pooler" for n in new)
-        for policy in (hub.LoadPolicy.EVERYTHING, hub.LoadPolicy.HEADS):
+        for policy in (loading.LoadPolicy.EVERYTHING, loading.LoadPolicy.HEADS):
             with pytest.raises(CheckpointError, match=r"is missing|has no masked-language head"):
-                hub.load_weights(model, hub.read_checkpoint(tmp_path), policy)
+                loading.load_weights(model, hub.read_checkpoint(tmp_path), policy)
         if missing_pooler:  # a masked-language model has all that filling masks needs
-            hub.load_weights(model, hub.read_checkpoint(tmp_path), hub.LoadPolicy.MASKED_LANGUAGE)
+            loading.load_weights(model, hub.read_checkpoint(tmp_path), loading.LoadPolicy.MASKED_LANGUAGE)
 
 
 def test_checkpoint_unused_foreign_tensors_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -129,9 +130,9 @@ def test_checkpoint_untied_masked_head_is_left_out(
         checkpoint = hub.read_checkpoint(tmp_path)
         assert "tie_word_embeddings is false" in capfd.readouterr().err
         with pytest.raises(CheckpointError, match="has no masked-language head"):
-            hub.load_weights(MaskedLanguageModel(checkpoint.config), checkpoint, hub.LoadPolicy.HEADS)
+            loading.load_weights(MaskedLanguageModel(checkpoint.config), checkpoint, loading.LoadPolicy.HEADS)
         encoder = HEADS["bare"].make(checkpoint.config)
-        hub.load_weights(encoder, checkpoint)
+        loading.load_weights(encoder, checkpoint)
         assert torch.equal(encoder.state_dict()["encoder.embeddings.word.weight"], theirs.get_input_embeddings().weight)
 
 
@@ -189,7 +190,7 @@ def test_checkpoint_with_three_order_labels_has_no_hf_class(tmp_path: Path) -> N
     hub.write_checkpoint(model, tmp_path, "ForPreTraining")
     checkpoint = hub.read_checkpoint(tmp_path)
     assert (checkpoint.values["model_type"], checkpoint.config) == (CUSTOM_MODEL_TYPE, shape)
-    hub.load_weights(PretrainingModel(checkpoint.config), checkpoint, hub.LoadPolicy.EVERYTHING)
+    loading.load_weights(PretrainingModel(checkpoint.config), checkpoint, loading.LoadPolicy.EVERYTHING)
     hub.write_checkpoint(SequenceClassifier(shape, 2), tmp_path, "ForSequenceClassification", ("a", "b"))
     assert transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).config.model_type == "albert"
     assert hub.read_checkpoint(tmp_path).config == TINY
@@ -201,7 +202,7 @@ def test_checkpoint_with_three_order_labels_has_no_hf_class(tmp_path: Path) -> N
 def foreign(directory: Path, tensors: dict[str, Tensor], config: ModelConfig = TINY) -> Path:
     """Write a checkpoint without a manifest, as the Hub has."""
     directory.mkdir()
-    save_file(tensors, directory / hub.WEIGHTS_FILE)
+    save_file(tensors, directory / WEIGHTS_FILE)
     store.write_json(directory / "config.json", config_to_json(config, "ForPreTraining"))
     return directory
 
@@ -209,7 +210,7 @@ def foreign(directory: Path, tensors: dict[str, Tensor], config: ModelConfig = T
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     directory = saved(PretrainingModel(TINY), tmp_path_factory.mktemp("model") / "it", "ForPreTraining")
-    return load_file(directory / hub.WEIGHTS_FILE)
+    return load_file(directory / WEIGHTS_FILE)
 
 
 def test_checkpoint_missing_encoder_tensor_raises(tensors: dict[str, Tensor], tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_checkpoint_missing_encoder_tensor_raises(tensors: dict[str, Tensor], tm
         directory = foreign(tmp_path / f"{number}-missing", incomplete)
         with pytest.raises(CheckpointError, match=r"does not cover the encoder: encoder\..* is missing") as raised:
             read_into(SequenceClassifier(TINY, 2), directory)
-        assert str(directory / hub.WEIGHTS_FILE) in raised.value.message
+        assert str(directory / WEIGHTS_FILE) in raised.value.message
         misshapen = tensors | {name: torch.zeros(*tensors[name].shape, 2)}
         with pytest.raises(CheckpointError, match=r"encoder\..* has shape .*2\), not"):
             read_into(SequenceClassifier(TINY, 2), foreign(tmp_path / f"{number}-shape", misshapen))
@@ -244,7 +245,7 @@ def test_checkpoint_with_extra_encoder_tensors_raises(tmp_path: Path) -> None:
         )
     ):
         directory = saved(PretrainingModel(full_config), tmp_path / f"{number}-full", "ForPreTraining")
-        smaller = foreign(tmp_path / f"{number}-smaller", load_file(directory / hub.WEIGHTS_FILE), smaller_config)
+        smaller = foreign(tmp_path / f"{number}-smaller", load_file(directory / WEIGHTS_FILE), smaller_config)
         with pytest.raises(CheckpointError, match=r"is not a part of the encoder in config\.json"):
             read_into(PretrainingModel(smaller_config), smaller)
 
@@ -266,7 +267,7 @@ def test_checkpoint_foreign_directory_is_reported_unverified(
 
 def test_checkpoint_missing_file_is_named(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     directory = foreign(tmp_path / "checkpoint", tensors)
-    (directory / hub.WEIGHTS_FILE).unlink()
+    (directory / WEIGHTS_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         hub.read_checkpoint(directory)
     (directory / "config.json").write_text("{")
@@ -317,7 +318,7 @@ def test_find_checkpoint_offline_hub_name_raises_at_once(tmp_path: Path) -> None
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     message, hint = result.stdout.splitlines()
-    assert message.startswith("albert/albert-base-v2: no such directory, and the Hub has not delivered it")
+    assert message.startswith("albert/albert-base-v2: no such directory, and it could not be downloaded from the Hub")
     assert "check the path" in hint
     # By itself, the library would print a line for each retry.
     assert result.stderr == "albert/albert-base-v2: no such directory, so it is read from the Hugging Face Hub\n"

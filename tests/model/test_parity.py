@@ -18,6 +18,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import pack
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from tests.helpers.hugging_face import (
     HEADS,
     Head,
@@ -76,7 +77,7 @@ def test_parity_round_trip_from_transformers_is_equal(shape: str, name: str, tmp
     assert_same_gradients(head, ours_64, theirs_64, batch, tmp_path, 1e-9)
 
     directory = saved(ours, tmp_path / "ours", head.architecture, checkpoint.labels)
-    assert_same_tensors(load_file(directory / hub.WEIGHTS_FILE), load_file(tmp_path / "theirs" / hub.WEIGHTS_FILE))
+    assert_same_tensors(load_file(directory / WEIGHTS_FILE), load_file(tmp_path / "theirs" / WEIGHTS_FILE))
     assert_same_tensors(load_with_transformers(head.auto, directory).state_dict(), theirs.state_dict())
 
 
@@ -138,7 +139,7 @@ def under_our_names(theirs: Any, directory: Path) -> dict[str, Tensor]:
     """Return the gradients of a model of transformers under our names, by saving and reading them like weights."""
     directory.mkdir()
     gradients = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
-    save_file(gradients, directory / hub.WEIGHTS_FILE)
+    save_file(gradients, directory / WEIGHTS_FILE)
     store.write_json(directory / "config.json", theirs.config.to_dict())
     return hub.read_checkpoint(directory).tensors
 
@@ -165,7 +166,7 @@ def test_parity_old_layer_norm_names_are_read(tmp_path: Path) -> None:
         prefix, _, leaf = name.rpartition("LayerNorm.")
         tensors[prefix + old[f"LayerNorm.{leaf}"] if prefix else name] = tensor.clone()
     assert sum(name.endswith((".gamma", ".beta")) for name in tensors) == 2 * (2 * TINY.num_hidden_layers + 2)
-    save_file(tensors, tmp_path / hub.WEIGHTS_FILE)
+    save_file(tensors, tmp_path / WEIGHTS_FILE)
     store.write_json(tmp_path / "config.json", hf_config(SHARED["BERT"]).to_dict())
     ours = head.make(SHARED["BERT"])
     read_all_into(ours, tmp_path)

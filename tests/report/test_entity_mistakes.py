@@ -14,8 +14,8 @@ from albert_cli.report.entity_mistakes import (
     tabulate_entity_errors,
     tabulate_entity_mistakes,
 )
-from albert_cli.report.predictions import PredictionLine
 from albert_cli.report.render import MarkedText
+from albert_cli.tasks.predictions import PredictionLine
 from tests.helpers.reports import HOSTILE, Page
 from tests.helpers.results import run_result
 

@@ -16,7 +16,7 @@ from albert_cli.errors import CheckpointError
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import Evaluation, collect_inputs
 from albert_cli.report.mistakes import find_worst, group_by_example, list_mistakes
-from albert_cli.report.predictions import read_predictions
+from albert_cli.tasks.predictions import read_predictions
 from tests.helpers.reports import Page, write_eval
 from tests.helpers.results import run_result
 

@@ -22,7 +22,7 @@ def read_both(path: Path, delimiter: str = "", quoting: Quoting = "auto") -> lis
     """Return the cells that training reads, with the header; prediction must read the same."""
     table = read_table(path, TableSettings(delimiter=delimiter, quoting=quoting))
     layout = TableLayout(delimiter=delimiter, quoting=quoting)
-    reader = InputReader(SINGLE_TEXTS, SINGLE_TEXTS.parse_example, layout)
+    reader = InputReader(SINGLE_TEXTS, layout)
     rows = [row for chunk in reader.read_chunks(str(path)) for row in chunk]
     assert [list(row.columns.values()) for row in rows] == table.cells
     assert {tuple(row.columns) for row in rows} == {table.columns}
@@ -82,6 +82,6 @@ def test_bad_table_is_rejected_alike(tmp_path: Path, content: str, message: str)
     with pytest.raises(InputError) as in_training:
         read_table(path, TableSettings())
     with pytest.raises(InputError) as in_prediction:
-        list(InputReader(SINGLE_TEXTS, SINGLE_TEXTS.parse_example).read_chunks(str(path)))
+        list(InputReader(SINGLE_TEXTS).read_chunks(str(path)))
     assert in_training.value.message == in_prediction.value.message
     assert in_training.value.message.startswith(f"{path}{message}") and in_prediction.value.hint

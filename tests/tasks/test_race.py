@@ -152,6 +152,15 @@ def test_read_race_hub_level_comes_from_the_name(tmp_path: Path, monkeypatch: py
     assert {e.group for e in RACE_TASKS["race_high"].read("train")} == {"high"}
 
 
+@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.parametrize("options", [4, [1, 2, 3, 4]])
+def test_read_race_hub_bad_options_are_rejected(tmp_path: Path, options: object) -> None:
+    row = {"example_id": "high1.txt", "article": "x", "answer": "B", "question": "q?", "options": options}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match=r"train:1: options\[0\]"):
+        RACE.read("train", f"hf:{tmp_path}")
+
+
 def test_answers_long_blank_is_filled_once() -> None:
     result = ChoiceExample("0", "", "She ____ it, \\1 _ .", ("saw", "\\g<0>"), 0).answers
     assert result == ["She saw it, \\1 saw .", "She \\g<0> it, \\1 \\g<0> ."]

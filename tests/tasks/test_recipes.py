@@ -8,7 +8,8 @@ import pytest
 
 from albert_cli.config import read_recipe
 from albert_cli.errors import ConfigError
-from albert_cli.tasks.registry import GLUE_SCORE_TASKS, TASKS
+from albert_cli.tasks.glue import GLUE_SCORE_TASKS
+from albert_cli.tasks.registry import TASKS
 from albert_cli.training.task_recipe import load_recipe
 
 # arXiv 1909.11942, table 14: learning rate, batch size, dropout, steps, warm-up.

@@ -50,6 +50,16 @@ def test_long_line_end_counts_as_part_of_a_long_line(tmp_path: Path) -> None:
         read_texts(path, max_line=4096, on_long_line="skip")
 
 
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b""])
+def test_byte_order_mark_is_not_part_of_the_line_length(tmp_path: Path, line_end: bytes) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"x" * 4096 + line_end)
+    assert read_texts(path, max_line=4096) == ["x" * 4096]
+    path.write_bytes(b"\xef\xbb\xbf" + b"x" * 4097 + line_end)
+    with pytest.raises(InputError, match=r"a\.txt:1: longer than"):
+        read_texts(path, max_line=4096)
+
+
 def test_skipped_long_line_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with path.open("wb") as stream:

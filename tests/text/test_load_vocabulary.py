@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,12 @@ def test_load_vocabulary_without_tokens_names_what_is_there(
     with pytest.raises(CheckpointError, match=content) as raised:
         Vocabulary.load(tmp_path)
     assert remedy in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("name", ["spiece.model", "tokenizer_config.json"])
+def test_missing_file_of_a_vocabulary_is_an_error(name: str, vocabulary_dir: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "vocabulary"
+    shutil.copytree(vocabulary_dir, directory)
+    (directory / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name}: no such file"):
+        Vocabulary.load(directory)

@@ -48,7 +48,7 @@ def explain(v: SentencePieceVocabulary, text: str, ours: list[int], theirs: list
     """Return the known reason why the ids of a text differ, or "unexplained"."""
     if any(token in text for token in SPECIAL_TOKENS.values()):
         return "a literal special token"
-    scores = [sum(v.model.pieces[i].score for i in ids) for ids in (ours, theirs)]
+    scores = [sum(v.proto.pieces[i].score for i in ids) for ids in (ours, theirs)]
     joined = ["".join(v.pieces[i] for i in ids) for ids in (ours, theirs)]
     if joined[0] == joined[1] and abs(scores[0] - scores[1]) < 1e-3:
         return "two segmentations of equal score"

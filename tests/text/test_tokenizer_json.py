@@ -32,7 +32,7 @@ def fast(vocabulary_dir: Path) -> Any:
 
 
 def score(v: SentencePieceVocabulary, ids: list[int]) -> float:
-    return float(sum(v.model.pieces[i].score for i in ids))
+    return float(sum(v.proto.pieces[i].score for i in ids))
 
 
 def differing(v: SentencePieceVocabulary, fast: Any, texts: list[str]) -> list[str]:

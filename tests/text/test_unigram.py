@@ -15,16 +15,16 @@ from tests.helpers.vocabularies import load_sentencepiece
 
 def test_prune_keeps_best_pieces_and_every_character(small_vocabulary: SentencePieceVocabulary) -> None:
     v = small_vocabulary
-    smaller = SentencePieceVocabulary(prune_vocabulary(v.model, 500), v.cleaning)
+    smaller = SentencePieceVocabulary(prune_vocabulary(v.proto, 500), v.cleaning)
     assert smaller.size == 500
     assert smaller.pieces == [piece for piece in v.pieces if piece in set(smaller.pieces)]
     assert smaller.first_ordinary_id == v.first_ordinary_id
     assert {p for p in v.pieces if len(p) == 1} <= set(smaller.pieces)
-    scores = {p.piece: p.score for p in v.model.pieces if p.type == p.NORMAL and len(p.piece) > 1}
+    scores = {p.piece: p.score for p in v.proto.pieces if p.type == p.NORMAL and len(p.piece) > 1}
     kept_scores = [score for piece, score in scores.items() if piece in smaller.pieces]
     assert sorted(kept_scores) == sorted(scores.values())[-len(kept_scores) :]
     single = SentencePieceVocabulary(
-        prune_vocabulary(v.model, 1), v.cleaning
+        prune_vocabulary(v.proto, 1), v.cleaning
     )  # less than what every text may need: special pieces, symbols and characters remain
     assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
     text = "the file is not there."
@@ -47,7 +47,7 @@ def test_log_estimate_warns_and_names_a_sample_that_fits(
 
 
 def test_train_rounds_scores(small_vocabulary: SentencePieceVocabulary) -> None:
-    scores = np.array([p.score for p in small_vocabulary.model.pieces])
+    scores = np.array([p.score for p in small_vocabulary.proto.pieces])
     assert np.array_equal(scores * 1024, np.round(scores * 1024))
     assert np.abs(scores).max() > 5
 

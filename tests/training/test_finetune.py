@@ -294,6 +294,14 @@ def test_finetune_other_inputs_are_rejected(tuned: Path, finished: Path, table: 
     assert store.read_json(tuned / "status.json")["state"] == "done"
 
 
+def test_finetune_of_a_finished_run_restores_its_status(tuned: Path, prepared: PreparedTask, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tuned, tmp_path / "run"))
+    status = store.read_json(run / "status.json")
+    store.write_json(run / "status.json", {**status, "state": "running", "exit_code": None})
+    finetune(prepared, run, 1)  # as if the run was killed after it had written its result
+    assert store.read_json(run / "status.json") == status and status["host"] and status["command"]
+
+
 def test_finetune_resumes_after_kill_9_to_the_same_weights(
     tuned: Path, command: Sequence[object], tmp_path: Path
 ) -> None:

@@ -10,7 +10,8 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.training.pretrain import pretrain
 from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import LAST
@@ -40,14 +41,14 @@ def test_init_is_saved_as_checkpoint(run: Path) -> None:
 
 
 def test_init_run_resumes_to_same_bytes(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    expected = [store.sha256_file(run / name / hub.WEIGHTS_FILE) for name in ("init", LAST)]
+    expected = [store.sha256_file(run / name / WEIGHTS_FILE) for name in ("init", LAST)]
     for saved_steps in ([], [5, 10]):
         resumed = Path(shutil.copytree(run, tmp_path / f"saved-{len(saved_steps)}"))
         for step in resumed.glob("step-*"):
             if int(step.name[5:]) not in saved_steps:
                 shutil.rmtree(step)
         pretrain(str(recipe), tiny_data, resumed, OVERRIDES, device="cpu")
-        assert [store.sha256_file(resumed / name / hub.WEIGHTS_FILE) for name in ("init", LAST)] == expected
+        assert [store.sha256_file(resumed / name / WEIGHTS_FILE) for name in ("init", LAST)] == expected
 
 
 def test_init_is_same_on_two_ranks(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_init_transformers_computes_same_logits(run: Path) -> None:
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
         checkpoint = hub.read_checkpoint(directory)
         ours = PretrainingModel(checkpoint.config)
-        hub.load_weights(ours, checkpoint, hub.LoadPolicy.EVERYTHING)
+        loading.load_weights(ours, checkpoint, loading.LoadPolicy.EVERYTHING)
         batch = random_batch((20,))
         ids = torch.from_numpy(batch.ids).long()[None]
         with torch.no_grad():

@@ -20,7 +20,7 @@ import transformers
 
 from albert_cli import journal, matmul, store
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError
-from albert_cli.model import hub
+from albert_cli.model import hub, loading
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.classification import TextExample
@@ -125,7 +125,7 @@ def test_transformers_reads_every_checkpoint(step: int, finished: Path) -> None:
     assert inputs["token_type_ids"][mask].tolist() == packed.segment_ids.tolist()
     checkpoint = hub.read_checkpoint(directory)
     ours = PretrainingModel(checkpoint.config).eval()
-    hub.load_weights(ours, checkpoint, hub.LoadPolicy.EVERYTHING)
+    loading.load_weights(ours, checkpoint, loading.LoadPolicy.EVERYTHING)
     with torch.inference_mode():
         expected = model.eval()(**inputs).sop_logits
         logits = ours(pack(packed, torch.device("cpu"))).sentence_order

@@ -20,6 +20,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import CUSTOM_MODEL_TYPE
 from albert_cli.model.informed_init import PositionGrowth, resize_positions
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.squad.windows import encode_spans
@@ -146,7 +147,7 @@ def test_long_run_resumes_to_same_bytes(long_command: Sequence[object], long_run
     albert(*long_command, "--out", out)
     store.remove_directory(out / LAST)
     albert(*long_command, "--out", out)
-    for name in (hub.WEIGHTS_FILE, "optimizer.safetensors", "config.json"):
+    for name in (WEIGHTS_FILE, "optimizer.safetensors", "config.json"):
         assert store.sha256_file(out / LAST / name) == store.sha256_file(long_run / LAST / name)
 
 

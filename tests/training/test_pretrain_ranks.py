@@ -20,7 +20,7 @@ from torch import nn
 
 from albert_cli import journal, store
 from albert_cli.errors import DivergedError
-from albert_cli.model import hub
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.ranks import process_group
 from albert_cli.training import objectives, reduction
 from albert_cli.training.loop import Loop, StepResult
@@ -34,7 +34,7 @@ BATCH = 8
 
 def assert_close(run: Path, finished: Path) -> None:
     """Compare the weights of two runs, up to the rounding of sums in another order."""
-    expected, actual = (load_file(r / LAST / hub.WEIGHTS_FILE) for r in (finished, run))
+    expected, actual = (load_file(r / LAST / WEIGHTS_FILE) for r in (finished, run))
     for name, tensor in expected.items():
         assert float((tensor - actual[name]).norm()) <= 1e-5 * float(tensor.norm()) + 1e-7, name
 
@@ -74,10 +74,10 @@ def record_steps(folder: Path, stop_at: int | None) -> None:
             records.append({"step": sampled_steps[0], "examples": index.tolist()})
         return original_sample_batch(corpus, vocabulary, settings, seed, index)
 
-    def recorded_step(self: Loop[Any], parts: Any) -> StepResult:
+    def recorded_step(self: Loop[Any], micro_batches: Any) -> StepResult:
         if self.state.step + 1 == stop_at and rank == world_size - 1:
             signal.raise_signal(signal.SIGUSR1)
-        result = original_step(self, parts)
+        result = original_step(self, micro_batches)
         records.append({"step": self.state.step, "loss": result.values["loss"], "tokens": result.tokens})
         return result
 
@@ -148,10 +148,10 @@ def poison_rank_1(folder: Path) -> None:
     def weight_sums(loop: Loop[Any]) -> str:
         return str([p.detach().double().sum().item() for p in loop.job.model.parameters()])
 
-    def recorded_step(self: Loop[Any], parts: Any) -> StepResult:
+    def recorded_step(self: Loop[Any], micro_batches: Any) -> StepResult:
         before = weight_sums(self)
         try:
-            result = original(self, parts)
+            result = original(self, micro_batches)
         except DivergedError:
             finite_moments = all(bool(m.isfinite().all()) for m in state_tensors(self.optimizer).values())
             state = {"step": self.state.step, "same": weight_sums(self) == before, "moments": finite_moments}
@@ -186,12 +186,12 @@ def break_rank(rank: int, kind: str) -> None:
     """Make a rank raise an error at step 7, or kill it."""
     original = Loop._step
 
-    def broken_step(self: Loop[Any], parts: Any) -> StepResult:
+    def broken_step(self: Loop[Any], micro_batches: Any) -> StepResult:
         if self.state.step == 7 and int(os.environ["RANK"]) == rank:
             if kind == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return original(self, parts)
+        return original(self, micro_batches)
 
     Loop._step = broken_step  # type: ignore[method-assign]
 
@@ -282,10 +282,10 @@ from albert_cli.training.loop import Loop
 
 step, victim = Loop._step, sys.argv[1]
 
-def once(self, parts):
+def once(self, micro_batches):
     if self.state.step == 7 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    return step(self, parts)
+    return step(self, micro_batches)
 
 Loop._step = once
 sys.argv = ["albert", *sys.argv[2:]]

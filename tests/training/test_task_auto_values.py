@@ -39,4 +39,4 @@ def test_recipe_numbers_override_auto_values() -> None:
 def test_auto_learning_rate_with_adamw_raises() -> None:
     recipe = load_recipe("table", (), "mini")
     with pytest.raises(ConfigError, match="only with LAMB"):
-        recipe.optimizer.with_lr(32)
+        recipe.optimizer.with_lr_for(32)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
+from albert_cli import store
+from albert_cli.errors import CheckpointError
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.text_match import (
     measure_match,
@@ -65,3 +68,23 @@ def test_token_counts_are_read_as_written(vocabulary: Vocabulary, tmp_path: Path
     write_token_counts(tmp_path, counts)
     loaded = read_token_counts(tmp_path)
     assert loaded is not None and loaded.tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("damage", ["shape", "dtype", "key", "header"])
+def test_damaged_token_counts_are_rejected(damage: str, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    counts = zipf_counts(vocabulary)
+    write_token_counts(tmp_path, counts)
+    path = tmp_path / "token_counts.safetensors"
+    damaged = {"shape": {"counts": counts[None]}, "dtype": {"counts": counts.astype(np.float32)}, "key": {"c": counts}}
+    content = save(damaged[damage]) if damage in damaged else path.read_bytes().replace(b"I64", b"I99")
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"token_counts\.safetensors"):
+        read_token_counts(tmp_path)
+
+
+def test_missing_token_counts_of_a_manifest_are_an_error(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    write_token_counts(tmp_path, zipf_counts(vocabulary))
+    store.seal(tmp_path, "checkpoint")
+    (tmp_path / "token_counts.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"token_counts\.safetensors: cannot be read"):
+        read_token_counts(tmp_path)

@@ -19,6 +19,7 @@ from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
+from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain import plan_pretraining, pretrain
 from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_blocks
@@ -256,15 +257,15 @@ def test_warm_start_resumes_without_parent(
     shutil.copytree(finished, parent)
     call = (str(recipe), tiny_data, run, overrides(parent))
     pretrain(*call, device="cpu")
-    expected = store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
-    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == expected
+    expected = store.sha256_file(deep / LAST / WEIGHTS_FILE)
+    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == expected
     for step in (20, 25, 30):
         shutil.rmtree(run / f"step-{step:08d}")
     shutil.rmtree(parent)
     if fault == "replaced":
         shutil.copytree(deep, parent)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == expected
+    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == expected
 
 
 def test_warm_start_without_steps_needs_same_parent(
@@ -282,7 +283,7 @@ def test_warm_start_without_steps_needs_same_parent(
         pretrain(*call, device="cpu")
     shutil.copytree(finished / LAST, parent / LAST)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
+    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == store.sha256_file(deep / LAST / WEIGHTS_FILE)
 
 
 def test_warm_start_damaged_steps_restart_from_parent(
@@ -290,9 +291,9 @@ def test_warm_start_damaged_steps_restart_from_parent(
 ) -> None:
     run = Path(shutil.copytree(deep, tmp_path / "run"))
     for step in run.glob("step-*"):
-        (step / hub.WEIGHTS_FILE).write_bytes(b"")
+        (step / WEIGHTS_FILE).write_bytes(b"")
     pretrain(str(recipe), tiny_data, run, overrides(finished), device="cpu")
-    assert store.sha256_file(run / LAST / hub.WEIGHTS_FILE) == store.sha256_file(deep / LAST / hub.WEIGHTS_FILE)
+    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == store.sha256_file(deep / LAST / WEIGHTS_FILE)
 
 
 def test_warm_start_wrong_parent_raises_before_writing(

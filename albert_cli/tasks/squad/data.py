@@ -6,7 +6,6 @@ the Hub's data sets also have, has one question and its context in each row.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
 
-NOT_FOUND = -1  # the start of an answer that the context does not contain; equal to the result of `str.find`
+NOT_FOUND = -1  # the start of an answer that the context does not contain, as `str.find` returns it
 _PUBLISHED_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
 _FLAT_LAYOUT = 'a row is {"id", "title", "context", "question", "answers": {"text": […], "answer_start": […]}}'
 _HUB_COLUMNS = ("id", "title", "context", "question", "answers")
@@ -85,15 +84,19 @@ class SquadFiles:
 
     def _read_files(self, task: TaskInfo, split: str, data: Path) -> list[Question]:
         """Read a split from a file or folder; without a dev file, dev is held out of train."""
-        path = data
-        if not data.is_file():
-            existing = self._find_file(data, split) or self._find_file(data, "train")
-            # Without such a file `find_data_file` raises the error that lists the expected names.
-            path = existing or find_data_file(data, self._file_names(split), self.hub)
+        path: Path | None
+        if data.is_file():
+            path = data
+            is_dev_held_out = not task.scores_whole_file
+        else:
+            is_dev_held_out = self._find_file(data, "dev") is None
+            path = self._find_file(data, "train" if is_dev_held_out else split)
+            if path is None:  # `find_data_file` raises the error that lists the expected names
+                path = find_data_file(data, self._file_names(split), self.hub)
         questions = _read_questions(path, self.version)
-        has_dev_file = self._find_file(data, "dev") is not None
-        if has_dev_file or (task.scores_whole_file and data.is_file()):
+        if not is_dev_held_out:
             return questions
+        # Questions about the same article are alike, so all of an article's questions go to the same split.
         units = [question.title for question in questions]
         unit_name = "article"
         if len(set(units)) == 1:
@@ -123,10 +126,12 @@ class SquadFiles:
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
         for index, row in enumerate(table.cells):
-            name, title, context, question, answers = (row[column] for column in columns)
-            values = {"id": name, "question": question, "answers": json.loads(answers or "null")}
-            record = validate_as(_QuestionRecord, values, table.where(index), _FLAT_LAYOUT)
-            yield record.to_question(context, title, table.where(index), self.version)
+            where = table.where(index)
+            question_id, title, context, question, answers_json = (row[column] for column in columns)
+            answers = parse_json(answers_json, where, _FLAT_LAYOUT) if answers_json else None
+            values = {"id": question_id, "question": question, "answers": answers}
+            record = validate_as(_QuestionRecord, values, where, _FLAT_LAYOUT)
+            yield record.to_question(context, title, where, self.version)
 
 
 def read_squad_file(path: Path, version: Version | None = None) -> list[Question]:
@@ -149,7 +154,7 @@ _NonBlank = Annotated[str, AfterValidator(_require_text)]
 
 class _AnswerRecord(BaseModel):
     text: _NonBlank
-    answer_start: int = NOT_FOUND
+    answer_start: int = NOT_FOUND  # a file may omit it; `_repair_answer_starts` then searches the context
 
 
 class _QuestionRecord(BaseModel):
@@ -161,11 +166,14 @@ class _QuestionRecord(BaseModel):
     @field_validator("answers", mode="before")
     @classmethod
     def _convert_hub_answers(cls, value: object) -> object:
-        """Convert answers of the flat layout, a list of texts and a list of starts, into a list of answers."""
+        """Convert the flat layout's `{"text": […], "answer_start": […]}` into a list with an object per answer."""
         if not isinstance(value, dict):
             return value
-        pairs = zip(value["text"], value["answer_start"], strict=True)
-        return [{"text": text, "answer_start": start} for text, start in pairs]
+        texts = value.get("text")
+        starts = value.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list):
+            raise ValueError("needs two lists, text and answer_start")
+        return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
     def to_question(self, context: str, title: str, where: str, version: Version | None) -> Question:
         """Return the question; raises `InputError` if its answers contradict the version or `is_impossible`.
@@ -236,7 +244,8 @@ def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Questi
         for number, row in enumerate(rows):
             yield _parse_flat_question(row, f"{path}: data[{number}]", version)
         return
-    for a, article in enumerate(validate_as(_SquadRecord, document, str(path), _PUBLISHED_LAYOUT).data):
+    articles = validate_as(_SquadRecord, document, str(path), _PUBLISHED_LAYOUT).data
+    for a, article in enumerate(articles):
         title = str(a if article.title is None else article.title)
         for p, paragraph in enumerate(article.paragraphs):
             for q, record in enumerate(paragraph.qas):
@@ -266,8 +275,10 @@ def _repair_answer_starts(questions: list[Question], origin: str, *, is_train: b
     for question in questions:
         answers = [_locate_answer(answer, question.context) for answer in question.answers]
         for old, new in zip(question.answers, answers, strict=True):
-            moved += new.start not in (old.start, NOT_FOUND)
-            missing += new.start == NOT_FOUND
+            if new.start == NOT_FOUND:
+                missing += 1
+            elif new.start != old.start:
+                moved += 1
         if is_train:
             answers = [answer for answer in answers if answer.start != NOT_FOUND]
             if question.answers and not answers:

@@ -29,8 +29,9 @@ from albert_cli.tasks.features import Int64
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.tasks.squad.windows import SpanFeatures, WindowSpans
 
-_MIN_SPANS = 40  # the least spans retained per window, so that the models of an ensemble have spans in common
+_MIN_SPANS = 40  # minimum number of spans retained per window, so that an ensemble's models have spans in common
 _MASKED_LOGIT = -1e30  # finite, because a softmax over -inf alone would be NaN
+_MASKED_BELOW = _MASKED_LOGIT / 2  # a lower score includes `_MASKED_LOGIT`; other scores are far above this limit
 
 
 class EndHead(nn.Module):
@@ -115,7 +116,7 @@ def _token_roles(tokens: PackedTokens, device: torch.device) -> _TokenRoles:
     """Return the roles of a batch's tokens, as tensors on the device."""
     cls = tokens.host.offsets[:-1]
     last_separator = tokens.host.offsets[1:] - 1
-    is_context = tokens.host.segment_ids == 1
+    is_context = tokens.host.segment_ids == 1  # the context and the [SEP] after it
     is_context[last_separator] = False
     is_candidate = is_context.copy()
     is_candidate[cls] = True
@@ -128,8 +129,8 @@ def _token_roles(tokens: PackedTokens, device: torch.device) -> _TokenRoles:
 def span_loss(model: nn.Module, batch: PackedBatch, answers: Int64, device: torch.device) -> Tensor:
     """Return half the sum of the start loss, the end loss and, with the beam head, the no-answer loss.
 
-    The losses are summed over windows. `answers` int64 [N, 2] are the first and the last token of each answer, counted
-    from [CLS]; both are 0 without an answer.
+    The factor is that of ALBERT's released code. The losses are summed over windows. `answers` int64 [N, 2] are the
+    first and the last token of each answer, counted from [CLS]; both are 0 without an answer.
     """
     (answer_N2,) = to_device([answers], device)
     tokens = pack(batch, device)
@@ -230,8 +231,9 @@ def _select_best(candidates: _Candidates, index: Int64, count: int) -> WindowSpa
     """
     pair_scores = (candidates.start + candidates.end).flatten(1)
     best_scores, best = pair_scores.topk(min(count, pair_scores.shape[1]), dim=1)
-    first, last, start, end = (values.flatten(1).gather(1, best) for values in candidates[:4])
-    is_no_span = best_scores < _MASKED_LOGIT / 2
+    pairs = (candidates.first, candidates.last, candidates.start, candidates.end)
+    first, last, start, end = (values.flatten(1).gather(1, best) for values in pairs)
+    is_no_span = best_scores < _MASKED_BELOW
     start_and_end = torch.stack([start, end], dim=2).masked_fill(is_no_span[..., None], -torch.inf).cpu().numpy()
     null_score = candidates.null_score.cpu().numpy()
     check_finite(start_and_end[start_and_end != -np.inf])
@@ -279,7 +281,7 @@ def _decode_beam(
     start_NK, first_NK = log_start_NS.topk(min(settings.start_top, width), dim=1)
     # In a short context some of the K starts are masked. Their positions are replaced by that of [CLS], because they
     # may be beyond the batch's last token.
-    first_NK = first_NK.masked_fill(start_NK < _MASKED_LOGIT / 2, 0)
+    first_NK = first_NK.masked_fill(start_NK < _MASKED_BELOW, 0)
     start_index = (roles.cls[:, None] + first_NK).flatten()
     start_NKH = x_TH.index_select(0, start_index).unflatten(0, first_NK.shape)
     end_NSK = tokens.layout.pad(model.end(x_TH, start_NKH, roles.sequence).float())

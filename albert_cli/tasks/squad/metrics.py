@@ -38,8 +38,8 @@ class SpanScore(NamedTuple):
 def score_answer(prediction: str, golds: Sequence[str], version: Version = "2.0") -> SpanScore:
     """Return the best exact match and the best F1 over all gold answers.
 
-    Without `golds` (only in version 2.0) an empty answer is correct. Version 2.0 ignores gold answers that are empty
-    after normalization, and gives two empty answers F1 1. In version 1.1 an empty answer always has F1 0.
+    In version 2.0, `golds` may be empty: an empty answer is then correct, with exact match and F1 1. Gold answers that
+    are empty after normalization are ignored. In version 1.1 an empty answer always has F1 0.
     """
     if version == "2.0":
         golds = [gold for gold in golds if normalize_answer(gold)] or [""]
@@ -70,9 +70,10 @@ def find_best_threshold(
     Questions with null scores above the threshold are left unanswered. `scores` [Q] are EM or F1 of the predictions.
     `is_answered` [Q] is true for a prediction that is not empty, `has_answer` [Q] for a question with a gold answer.
 
-    As in the published script, the candidates are 0, for which no question is answered, and the null scores of
-    all questions, in ascending order. The first of the best candidates is returned. Of questions with equal null
-    scores, only some may count as answered.
+    As in the published script, the questions are answered one by one, in ascending order of their null scores. The
+    threshold is the null score of the question with which the mean score first reaches its maximum, or 0 if the mean
+    score is best without any answer. Questions with equal null scores are answered one by one, too, so the returned
+    score may be one that no threshold gives.
     """
     answerable = np.asarray(has_answer, dtype=bool)
     score_if_unanswered = float(np.count_nonzero(~answerable))
@@ -108,14 +109,15 @@ def evaluate_answers(
         return {"f1": _mean(f1), "em": _mean(em)}
     has_answer = np.array([len(gold) > 0 for gold in golds])
     null_score = np.zeros(len(scores)) if null_scores is None else np.asarray(null_scores, dtype=np.float64)
+    # A question that is left unanswered scores 1 if it has no gold answer, else 0.
     is_unanswered = null_score > threshold
-    final_em = np.where(is_unanswered, ~has_answer, em)
-    final_f1 = np.where(is_unanswered, ~has_answer, f1)
-    result = {"f1": _mean(final_f1), "em": _mean(final_em)}
+    em_at_threshold = np.where(is_unanswered, ~has_answer, em)
+    f1_at_threshold = np.where(is_unanswered, ~has_answer, f1)
+    result = {"f1": _mean(f1_at_threshold), "em": _mean(em_at_threshold)}
     for name, subset in (("has_answer", has_answer), ("no_answer", ~has_answer)):
         if subset.any():
-            result[f"{name}_f1"] = _mean(final_f1[subset])
-            result[f"{name}_em"] = _mean(final_em[subset])
+            result[f"{name}_f1"] = _mean(f1_at_threshold[subset])
+            result[f"{name}_em"] = _mean(em_at_threshold[subset])
     if null_scores is not None:
         is_answered = [bool(prediction) for prediction in predictions]
         result["best_threshold"], result["best_f1"] = find_best_threshold(f1, is_answered, has_answer, null_score)

@@ -19,7 +19,7 @@ Version = Literal["1.1", "2.0"]
 class SpanSettings:
     """The recipe section `[span]`; the defaults are those of ALBERT's released code.
 
-    * `max_query_length` (of a question) and `max_answer_length` are in tokens.
+    * `max_query_length` and `max_answer_length` are the maximum numbers of tokens of a question and of an answer.
     * A long context is split into windows that start `doc_stride` tokens apart.
     * `head = "linear"` has a start and an end logit per token. `head = "beam"` scores ends for each of the `start_top`
       best starts, and predicts whether there is an answer. `head = "auto"` is the paper's choice: linear for version

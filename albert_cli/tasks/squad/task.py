@@ -112,7 +112,8 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
         """Describe outputs that answer no question, or all by the same character offsets; return None for others."""
-        if self.is_unanswered(float(outputs.null_score.min())) and features.answer.any():
+        has_gold_answer = features.answer.any()  # the positions of a gold answer are not 0
+        if has_gold_answer and self.is_unanswered(float(outputs.null_score.min())):
             return "no question answered"
         has_span = np.diff(outputs.offsets) > 0
         best = outputs.offsets[:-1][has_span]  # the index of each question's best span
@@ -141,16 +142,18 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         """Average the probabilities of spans and the null scores (§4.9).
 
         Spans are character offsets, so the models may have different vocabularies. If a span is not among a model's
-        outputs, its probability by this model counts as 0. The error is small, because the outputs have the 25 to 40
-        most probable spans of every window. A mean over only the models that output a span would be worse: it would
-        rank a span of one confident model above a span that all models find probable.
+        outputs, its probability by this model counts as 0. The error is small, because the outputs have the most
+        probable spans of every window: by default 25 with the beam head and 40 with the linear head. A mean over only
+        the models that output a span would be worse: it would rank a span of one confident model above a span that all
+        models find probable.
         """
         question = np.concatenate([output.question for output in outputs])
         start = np.concatenate([output.start for output in outputs])
         end = np.concatenate([output.end for output in outputs])
         weights = np.concatenate([output.probability for output in outputs]) / len(outputs)
         spans, span_index = np.unique(np.stack([question, start, end], axis=1), axis=0, return_inverse=True)
-        probability = np.bincount(span_index.ravel(), weights, minlength=len(spans)).astype(np.float64)
+        span_index = span_index.ravel()  # NumPy 2.0 returns a column
+        probability = np.bincount(span_index, weights, minlength=len(spans)).astype(np.float64)
         null = np.mean([output.null_score for output in outputs], axis=0)
         # Sorted by question, then by falling probability, then by position.
         order = np.lexsort((spans[:, 2], spans[:, 1], -probability, spans[:, 0]))
@@ -167,18 +170,17 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         If the question is left unanswered, the answer is "" and its span None. `with_details` adds the gold answers,
         and exact match and F1 against them.
         """
-        best_answers = iter_best_answers(examples, outputs)
-        for question, (best, *_), null_score in zip(examples, best_answers, outputs.null_score.tolist(), strict=True):
+        best_answers = [answers[0] for answers in iter_best_answers(examples, outputs)]
+        for question, best, null_score in zip(examples, best_answers, outputs.null_score.tolist(), strict=True):
             line: dict[str, object] = {"id": question.id, "title": question.title, "question": question.question}
             golds = [answer.text for answer in question.answers]
             if with_details:
                 line["answers"] = golds
-            if self.is_unanswered(null_score):
-                prediction = ""
-                line |= {"prediction": "", "start": None, "end": None}
-            else:
-                prediction = best.text
-                line |= {"prediction": best.text, "start": best.start, "end": best.end}
+            is_unanswered = self.is_unanswered(null_score)
+            prediction = "" if is_unanswered else best.text
+            line["prediction"] = prediction
+            line["start"] = None if is_unanswered else best.start
+            line["end"] = None if is_unanswered else best.end
             line["probability"] = round(best.probability, 5)
             if self.version == "2.0":
                 line["null_odds"] = round(null_score, 5)
@@ -213,9 +215,10 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             ids = (question.id for question in examples)
             null_scores = dict(zip(ids, outputs.null_score.tolist(), strict=True))
             _write_by_id(directory / _NULL_ODDS, null_scores)
-            at_threshold = {
-                name: "" if self.is_unanswered(null_scores[name]) else text for name, text in predictions.items()
-            }
+            at_threshold = dict(predictions)
+            for question_id, null_score in null_scores.items():
+                if self.is_unanswered(null_score):
+                    at_threshold[question_id] = ""
             _write_by_id(directory / _AT_THRESHOLD, at_threshold)
 
     # ---------------------------------------------------------------- checkpoints
@@ -270,8 +273,8 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 def _write_by_id(path: Path, values: Mapping[str, object]) -> None:
     """Write a JSON object with a value for each question id, one per line."""
     lines = []
-    for name, value in values.items():
-        lines.append(f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
+    for question_id, value in values.items():
+        lines.append(f"{json.dumps(question_id, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
     store.write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 

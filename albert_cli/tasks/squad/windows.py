@@ -79,7 +79,8 @@ class SpanFeatures(Features):
 
     def first_context_token(self, index: Int64) -> Int64:
         """Return the index of each window's first context token in the tokens of all contexts [P]: int64 [B]."""
-        return self.contexts.offsets[:-1][self.context[self.question[index]]] + self.context_offset[index]
+        context = self.context[self.question[index]]
+        return self.contexts.offsets[context] + self.context_offset[index]
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """Pack the windows at `index` [B]; return the batch and the windows' answers, int64 [B, 2]."""
@@ -96,14 +97,15 @@ class SpanFeatures(Features):
         plus a hundredth of the window's length. Of windows with equal scores the first is the best. BERT's code calls
         this rule "max context". The result has `context_length` bools for each window, one window after the other.
         """
+        # All arrays have an item for each context token of the windows at `index`.
         token = concatenate_ranges(self.context_offset[index], self.context_length[index])
         window = np.repeat(index, self.context_length[index])
-        first_window = np.searchsorted(self.question, self.question[window])
+        first_window = np.searchsorted(self.question, self.question[window])  # of the same question
         last_window = np.searchsorted(self.question, self.question[window], side="right") - 1
         best_window: Int64 = window
         best_score = np.full(len(token), -np.inf)
-        most_windows = int((last_window - first_window).max(initial=-1)) + 1
-        for number in range(most_windows):  # compare with window `number` of each token's question
+        max_windows = 1 + int((last_window - first_window).max(initial=-1))  # of a question
+        for number in range(max_windows):  # score window `number` of each token's question, or the question's last one
             other = np.minimum(first_window + number, last_window)
             left = token - self.context_offset[other]
             right = self.context_length[other] - 1 - left
@@ -231,22 +233,27 @@ def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans],
     logits.
     """
     batches: list[_ScoredSpans] = []
-    null = np.full(len(features.context), np.inf)
-    for batch in window_batches:
-        np.minimum.at(null, features.question[batch.window], batch.null_score)
-        batches.append(_to_characters(features, batch))
-    all_spans = _ScoredSpans(*map(np.concatenate, zip(*batches, strict=True)))  # concatenates field by field
+    null_score = np.full(len(features.context), np.inf)
+    for window_spans in window_batches:
+        np.minimum.at(null_score, features.question[window_spans.window], window_spans.null_score)
+        batches.append(_to_characters(features, window_spans))
+    all_spans = _ScoredSpans(
+        question=np.concatenate([batch.question for batch in batches]),
+        start=np.concatenate([batch.start for batch in batches]),
+        end=np.concatenate([batch.end for batch in batches]),
+        score=np.concatenate([batch.score for batch in batches]),
+    )
     spans = _drop_duplicates(all_spans)
     # Grouped by question, the best spans first; spans with equal scores are in the order of the text.
     spans = spans.select(np.lexsort((spans.end, spans.start, -spans.score, spans.question)))
-    best_score = np.full(len(null), -np.inf)
+    best_score = np.full(len(null_score), -np.inf)
     np.maximum.at(best_score, spans.question, spans.score)
     weight = np.exp(spans.score - best_score[spans.question])
-    total_weight = np.bincount(spans.question, weight, minlength=len(null))
+    total_weight = np.bincount(spans.question, weight, minlength=len(null_score))
     probability = weight / total_weight[spans.question]
     if relative_null:
-        null = np.where(np.isfinite(best_score), null - best_score, NULL_SCORE_WITHOUT_SPAN)
-    return AnswerSpans(spans.question, spans.start, spans.end, probability, null)
+        null_score = np.where(np.isfinite(best_score), null_score - best_score, NULL_SCORE_WITHOUT_SPAN)
+    return AnswerSpans(spans.question, spans.start, spans.end, probability, null_score)
 
 
 def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
@@ -268,7 +275,7 @@ def _drop_duplicates(spans: _ScoredSpans) -> _ScoredSpans:
     """
     in_order = spans.select(np.lexsort((-spans.score, spans.end, spans.start, spans.question)))
     positions = np.stack([in_order.question, in_order.start, in_order.end])
-    is_first = (np.diff(positions, prepend=-1) != 0).any(axis=0)
+    is_first = (np.diff(positions, prepend=-1) != 0).any(axis=0)  # differs from the span before it
     has_characters = in_order.start < in_order.end
     return in_order.select(np.flatnonzero(is_first & has_characters))
 
@@ -301,4 +308,6 @@ def iter_best_answers(
                 answers[text] = AnswerCandidate(text, start, end, float(spans.probability[index]))
                 if len(answers) == n_best:
                     break
-        yield list(answers.values()) or [AnswerCandidate("", 0, 0, 0.0)]
+        if not answers:
+            answers[""] = AnswerCandidate("", 0, 0, 0.0)
+        yield list(answers.values())

@@ -78,6 +78,8 @@ AWKWARD_QUESTIONS: list[tuple[list[object], str]] = [
     ([qa(is_impossible=True)], r"qas\[0\] \(id q\): is_impossible is true, but it has answers"),
     ([{"id": "q", "question": "Who?", "answers": [], "is_impossible": False}], r"\(id q\): has no answer, but"),
     ([qa(answers={"text": ["Bo"], "answer_start": []})], r"qas\[0\]\.answers: .*shorter"),
+    ([qa(answers={"text": ["Bo"]})], r"qas\[0\]\.answers: .*needs two lists, text and answer_start"),
+    ([qa(answers={"text": ["Bo"], "answer_start": 8})], r"qas\[0\]\.answers: .*needs two lists"),
     ([qa(answers="Bo")], r"qas\[0\]\.answers: Input should be a valid list"),
     ([qa(text=" ")], r"qas\[0\]\.answers\[0\]\.text: .*it is empty"),
     ([qa(start="8")], r"answers\[0\]\.answer_start: Input should be a valid integer"),
@@ -178,6 +180,14 @@ def test_read_squad_hub_columns(tmp_path: Path, is_list: bool) -> None:
     assert squad1.read("train", f"hf:{tmp_path}") == [answered]
     with pytest.raises(InputError, match=r"validation:2 \(id 1\): has no answer"):
         squad1.read("dev", f"hf:{tmp_path}")
+
+
+@pytest.mark.usefixtures("hub_cache")
+def test_read_squad_hub_answers_not_json_are_rejected(tmp_path: Path) -> None:
+    row = {"id": "0", "title": "t", "context": CONTEXT, "question": "Who?", "answers": "Bo"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"train:1: not valid JSON"):
+        SQUAD["squad1"].read("train", f"hf:{tmp_path}")
 
 
 def test_read_squad_published_files(shared_data: Path) -> None:
