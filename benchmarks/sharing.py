@@ -115,7 +115,7 @@ def measure_sharing(
                 milliseconds[shape.key] = [round(1e3 * median(seconds[name]), 3) for name in names]
                 measurements.save(out, conditions, milliseconds)
         result = SharingResult(conditions, milliseconds)
-        store.write_text(out / measurements.MARKDOWN, format_result(result, markdown=True) + "\n")
+        store.write_text(out / measurements.MARKDOWN_FILE, format_result(result, markdown=True) + "\n")
         if names != PAPER_MODELS:
             draw_speedups(result, out / PLOT)
     return result
@@ -319,7 +319,7 @@ def main(
 ) -> None:
     """Time ALBERT and BERT in training and inference, at 16 to 512 tokens and batches of 1 to 64, and draw it."""
     result = measure_sharing(models or ["albert-base", "bert-base"], out, tokens, rounds, precision, device)
-    console.print_result(asdict(result), f"{format_result(result)}\n\n{out / measurements.MARKDOWN}")
+    console.print_result(asdict(result), f"{format_result(result)}\n\n{out / measurements.MARKDOWN_FILE}")
 
 
 if __name__ == "__main__":

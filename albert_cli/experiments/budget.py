@@ -13,7 +13,7 @@ from typing import Final
 from albert_cli import config, console
 from albert_cli.counting.costs import format_bytes, format_three_digits
 from albert_cli.errors import ConfigError
-from albert_cli.experiments.metrics import EXACT, is_task_score, list_tasks
+from albert_cli.experiments.metrics import EXACT
 from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun
 from albert_cli.experiments.recipe import Experiment, PaperClaim, ScaleName
 
@@ -35,10 +35,9 @@ class PlannedStage:
 
     def to_json(self) -> dict[str, object]:
         """Return the fields for `--json`."""
-        fields: dict[str, object] = {"variant": self.variant, "seed": self.seed, "task": self.task, "stage": self.stage}
-        if self.cost is not None:
-            fields |= asdict(self.cost) | {"device_hours": self.device_hours}
-        return {key: value for key, value in fields.items() if value is not None}
+        fields = {"variant": self.variant, "seed": self.seed, "task": self.task, "stage": self.stage}
+        cost = {**asdict(self.cost), "device_hours": self.device_hours} if self.cost else {}
+        return {key: value for key, value in (fields | cost).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -146,23 +145,17 @@ def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
     if "speedup" in claim.metrics and plan.experiment.speed_against:
         variants.add(plan.experiment.speed_against)
     variants = _add_dependencies(plan.experiment, variants)
-    needs_tasks = any(map(is_task_score, claim.metrics))
+    # Scores of one task, such as squad1 or squad1_f1, and means over tasks, such as tasks_mean.
+    task_scores = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
     num_seeds = max(1, len({run.seed for run in plan.runs}))
     hours = 0.0
     for run in (*plan.prefixes, *plan.runs):
         if run.variant in variants:
             stages = [run.pretrain] if run.pretrain else []
-            if needs_tasks:
+            if task_scores:
                 stages += run.tasks.values()
             hours += sum(_plan_stage(plan, run, stage).device_hours for stage in stages)
-    is_task_skipped = bool(list_tasks(claim.metrics) & set(plan.skipped))
-    has_tasks = any(run.tasks for run in plan.runs)
-    reason = ""
-    if needs_tasks and (is_task_skipped or not has_tasks):
-        reason = "the files of its tasks are missing; use --tasks to name their folder"
-    elif num_seeds < _SEEDS_TO_DECIDE:
-        reason = "one seed has no spread; use --seeds 2 or more"
-    return Decidability(reason, hours / num_seeds * _SEEDS_TO_DECIDE)
+    return Decidability(_find_obstacle(plan, task_scores, num_seeds), hours / num_seeds * _SEEDS_TO_DECIDE)
 
 
 def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
@@ -183,6 +176,21 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
     )
 
 
+def _find_obstacle(plan: ExperimentPlan, task_scores: set[str], num_seeds: int) -> str:
+    """Return the reason why the planned runs cannot decide a claim; "" if they can.
+
+    task_scores: the metrics of tasks in the claim, without the prefix `task_`.
+    """
+    # A score has the name of its task, with or without a suffix: squad1, squad1_f1.
+    is_skipped = any(f"{score}_".startswith(f"{name}_") for score in task_scores for name in plan.skipped)
+    no_tasks = not any(run.tasks for run in plan.runs)
+    if is_skipped or (task_scores and no_tasks):
+        return "the files of its tasks are missing; use --tasks to name their folder"
+    if num_seeds < _SEEDS_TO_DECIDE:
+        return "one seed has no spread; use --seeds 2 or more"
+    return ""
+
+
 def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
     """Return the variants and all variants that must be trained before them."""
     names = set(variants)
@@ -192,7 +200,7 @@ def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
 
 
 def _plan_stage(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:
-    """Return a stage with its cost, and its hours on one device; task: the stage's task, None for pretraining."""
+    """Return a stage with its hours on one device; task: the stage's task, None for pretraining."""
     hours = 0.0
     if stage.cost is not None:
         speed = plan.request.flops_per_second(run.variant)  # measured

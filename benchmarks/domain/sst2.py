@@ -17,7 +17,7 @@ from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Out, Quiet
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.registry import find_task
-from benchmarks.domain.dataset import TRAIN_ROWS, LabeledText, format_facts, shuffle_rows, write_dataset
+from benchmarks.domain.dataset import MAX_TRAIN_ROWS, LabeledText, format_facts, shuffle_rows, write_dataset
 
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -42,7 +42,7 @@ def sst2(
             split_rows.append(LabeledText(example.text_a.strip(), task.labels[int(example.label or 0)]))
     dev_texts = {row.text for row in rows["dev"]}
     train = [row for row in shuffle_rows(rows["train"]) if row.text not in dev_texts]
-    facts = write_dataset(out, dict.fromkeys(row.text for row in train), train[:TRAIN_ROWS], rows["dev"])
+    facts = write_dataset(out, dict.fromkeys(row.text for row in train), train[:MAX_TRAIN_ROWS], rows["dev"])
     console.print_result(vars(facts), format_facts(facts))
 
 

@@ -31,7 +31,7 @@ def test_format_result_with_failure_shows_the_others() -> None:
     }
     conditions = Conditions("cpu", threads=1, precision="fp32")
     text = lengths.format_result(lengths.LengthsResult("m", 1, 8, 8, conditions, forms))
-    assert "–" in text and "window: never faster than full attention (0.5x at 512)" in text
+    assert "–" in text and "window: never faster than full (0.5x at 512)" in text
     assert "block: faster than full attention from 512 tokens on (2.0x at 512)" in text
 
 
