@@ -21,7 +21,7 @@ from typing import Protocol
 
 from albert_cli.ranks import is_main
 
-_COLOR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")  # an ANSI escape sequence for colors and weights
+_COLOR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")  # an ANSI escape sequence for colors and bold text
 # The C0 and C1 control codes except tab and newline, Unicode's line separators, and its marks that change the direction
 # of writing.
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -65,8 +65,8 @@ def escape_markdown(text: str) -> str:
     """Return the text on one line, with a backslash before each character of Markdown's or HTML's markup."""
     line = " ".join(strip_control_chars(text).split())
     escaped = re.sub(r"([\\`*_{}\[\]<>#|~$&!])", r"\\\1", line)
-    # At the beginning of a line, "1.", "1)", "-" and "+" begin a list, and "-" or "=" alone underlines a heading.
-    return re.sub(r"^(\d+)([.)])(?=\s)|^([-+=])(?=\s|=*$)", r"\1\\\2\3", escaped)
+    # At the beginning of a line, "1.", "1)", "-" and "+" begin a list. A line of only "-" or "=" underlines a heading.
+    return re.sub(r"^(\d+)([.)])(?=\s)|^([-+=])(?=\s|[-=]*$)", r"\1\\\2\3", escaped)
 
 
 # ---------------------------------------------------------------- results and messages

@@ -87,7 +87,7 @@ def _read_requirements() -> _Requirements:
         lines = importlib.metadata.requires(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:  # albert runs from a checkout that was never installed
         return requirements
-    for line in lines:  # such as: dask>=2024.1; extra == "cluster"
+    for line in lines:  # such as: distributed>=2025.1; extra == "cluster"
         name = re.split(r"[^\w.-]", line)[0]
         if name == PACKAGE:  # an extra such as dev requires other extras of this package
             continue

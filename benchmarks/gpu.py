@@ -143,7 +143,9 @@ def run_gpu_bench(out: Path, requested: Sequence[str], options: GpuBenchOptions)
             parts = {part: parts[part] for part in PARTS if part in parts}  # in the order of `PARTS`
             result = GpuBenchResult(conditions, parts)
             measurements.save(out, conditions, {part: asdict(values) for part, values in parts.items()})
-            store.write_text(out / measurements.MARKDOWN_FILE, format_result(result, console.format_markdown_table) + "\n")
+            store.write_text(
+                out / measurements.MARKDOWN_FILE, format_result(result, console.format_markdown_table) + "\n"
+            )
             if parts[name].is_wrong:
                 message = f"{device}: loss or gradients differ from the CPU's by more than rounding"
                 raise AlbertError(message, f"see {out / measurements.MARKDOWN_FILE}")

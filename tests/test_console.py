@@ -130,3 +130,11 @@ def test_table_columns_are_aligned() -> None:
 )
 def test_format_duration_uses_at_most_two_units(seconds: float, expected: str) -> None:
     assert console.format_duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [("---", "\\---"), ("==", "\\=="), ("- a", "\\- a"), ("-a", "-a"), ("--a", "--a"), ("1. a", "1\\. a")],
+)
+def test_markdown_at_the_beginning_of_a_line_is_escaped(text: str, escaped: str) -> None:
+    assert console.escape_markdown(text) == escaped

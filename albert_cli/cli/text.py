@@ -42,7 +42,7 @@ CharacterCoverage = Annotated[
 ]
 NormalForm = Annotated[
     Literal["NFKD", "NFKC", "NFC", "none"],
-    typer.Option(help="Unicode normal form; with --no-strip-accents the text is always composed."),
+    typer.Option(help="Unicode normal form. With --no-strip-accents, NFKD acts as NFKC, and none as NFC."),
 ]
 JoinLines = Annotated[
     bool, typer.Option("--join-lines", help="Join wrapped lines: the lines up to a blank one are a paragraph.")
@@ -60,7 +60,8 @@ def vocab(
     strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
     normal_form: NormalForm = "NFKD",
     keep_zwnj: Annotated[
-        bool, typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C) instead of a space.")
+        bool,
+        typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C), which otherwise becomes a space."),
     ] = False,
     symbols: Annotated[
         Path | None, typer.Option(help="File with one text per line; each is one token wherever it occurs.")
@@ -136,6 +137,7 @@ def data(
     """Tokenize text once, into shards from which pretraining samples its examples.
 
     Example: albert data wiki.jsonl books/@2 --vocab vocabulary --out data
+    (with @2, a pass uses the text of books/ twice)
     """
     from albert_cli.array_jobs import parse_array_job
     from albert_cli.data.build import build_data

@@ -111,11 +111,11 @@ def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
 
 def has_trained_columns(columns: Iterable[str], layout: TableLayout) -> bool:
     """Return True if `columns` contains all columns of training, which have precedence over usual names."""
-    trained_columns = {*_trained_texts(layout).values(), *layout.columns.get("choices", ())}
+    trained_columns = {*_trained_columns_by_role(layout).values(), *layout.columns.get("choices", ())}
     return bool(layout.columns) and trained_columns <= set(columns)
 
 
-def _trained_texts(layout: TableLayout) -> dict[str, Any]:
+def _trained_columns_by_role(layout: TableLayout) -> dict[str, Any]:
     """Return the names of the text columns of training, by role."""
     return {role: layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)}
 
@@ -148,7 +148,7 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
 def _find_choice_roles(header: TextTable, layout: TableLayout) -> ColumnsByRole:
     settings = TableSettings()  # without names: `find_choice_columns` then looks for usual names
     if has_trained_columns(header.columns, layout):
-        settings = TableSettings(**_trained_texts(layout), choices=tuple(layout.columns.get("choices", ())))
+        settings = TableSettings(**_trained_columns_by_role(layout), choices=tuple(layout.columns.get("choices", ())))
     choice_columns = find_choice_columns(header, settings)
     roles: ColumnsByRole = {"choices": [header.columns[index] for index in choice_columns.options]}
     if choice_columns.passage is not None:

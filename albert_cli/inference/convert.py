@@ -50,7 +50,7 @@ def convert(checkpoint: str, out: Path) -> Conversion:
         )
     source = _remove_unused_rows(source, vocabulary.size)
     architecture = source.architecture or infer_architecture(source.tensors)
-    # `labels` is empty for a multi-label classifier.
+    # `source.labels` is empty for a multi-label classifier.
     labels = source.output_names if source.is_multi_label else source.labels
     with store.commit_directory(out, "checkpoint") as staging:
         hub.write_tensors(source.tensors, source.config, staging, architecture)

@@ -18,7 +18,7 @@ from albert_cli.data.records import read_data_facts
 from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
-from albert_cli.errors import ConfigError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.informed_init import word_dimensions
 from albert_cli.ranks import RankGroup, is_main, process_group
@@ -105,7 +105,10 @@ def open_inputs(
     torch_device = choose_device(device)
     print_idle_gpus(torch_device)
     with process_group(torch_device.type) as group:
-        evaluation = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify=verify)
+        try:
+            evaluation = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify=verify)
+        except CheckpointError as error:
+            raise CheckpointError(f"{recipe}: evaluation: {error.message}", error.hint) from None
         facts = read_data_facts(data)
         warn_missing_pairs(facts.totals["train"], loaded.data.sentence_loss)
         corpora = PretrainingCorpora(train, heldout, vocabulary, facts.unigram_entropy_nats, evaluation)

@@ -118,7 +118,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():
-        # `name` is the full name of a recipe, and the recipe of an intermediate task is to come from the same folder.
+        # `name` is FOLDER/TASK. If the task has an intermediate task, its recipe is loaded later, from this folder.
         request = replace(request, recipes=name.partition("/")[0])
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)

@@ -30,7 +30,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.language_check import count_different_ids
 from tests.helpers.languages import sentences
-from tests.helpers.tokenizers import KINDS, lines_of_eight_scripts, mixed_lines
+from tests.helpers.tokenizers import KINDS, lines_of_eight_languages, mixed_lines
 
 POSITIONS: Final = 64
 STEPS: Final = 50
@@ -112,7 +112,7 @@ def iter_batches(directory: Path, lines: Sequence[str]) -> Iterator[dict[str, to
 
 def write_text(folder: Path) -> Path:
     """Write documents of ten sentences, in eight scripts; return the file."""
-    lines = lines_of_eight_scripts(4000)
+    lines = lines_of_eight_languages(4000)
     documents = ["\n".join(lines[start : start + 10]) for start in range(0, len(lines), 10)]
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
     return folder / "text.txt"

@@ -46,7 +46,7 @@ _ODD_WORDS: Final = (
 _BYTES: Final = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
-def lines_of_eight_scripts(count: int) -> list[str]:
+def lines_of_eight_languages(count: int) -> list[str]:
     """Return `count` sentences, equally many of each language."""
     return [sentence for language in LANGUAGES for sentence in list(sentences(language))[: count // len(LANGUAGES)]]
 
@@ -57,7 +57,7 @@ def mixed_lines(count: int) -> list[str]:
     The random words have letters and marks in an order that no sentence has.
     """
     rng = random.Random(0)
-    lines = dict.fromkeys(rng.sample(lines_of_eight_scripts(8000), min(count // 2, 8000)))
+    lines = dict.fromkeys(rng.sample(lines_of_eight_languages(8000), min(count // 2, 8000)))
     while len(lines) < count:
         block = rng.choice(list(_BLOCKS.values()))
         words = ["".join(rng.choices(block, k=rng.randint(1, 8))) for _ in range(rng.randint(2, 12))]
@@ -75,7 +75,7 @@ def train_wordpiece(directory: Path, size: int = 1500) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=list(BERT_ROLES.values()))
-    tokenizer.train_from_iterator(lines_of_eight_scripts(8000), trainer)
+    tokenizer.train_from_iterator(lines_of_eight_languages(8000), trainer)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return _save(directory, tokenizer, BERT_ROLES)
 
@@ -105,7 +105,7 @@ def train_byte_level(directory: Path) -> Path:
         special_tokens=list(_ROBERTA_ROLES.values()),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    tokenizer.train_from_iterator(lines_of_eight_scripts(8000), trainer)
+    tokenizer.train_from_iterator(lines_of_eight_languages(8000), trainer)
     return _save(directory, tokenizer, _ROBERTA_ROLES)
 
 

@@ -20,7 +20,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.tensorflow_checkpoint import read_config, translate_name
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
-from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
+from tests.helpers.tokenizers import lines_of_eight_languages, train_wordpiece
 
 ROWS = 1500
 
@@ -51,7 +51,7 @@ def test_convert_bert_keeps_ids_and_logits(bert: Path, tmp_path: Path) -> None:
     before = transformers.BertForPreTraining.from_pretrained(bert).eval()
     after = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out").eval()
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    lines = lines_of_eight_scripts(80)
+    lines = lines_of_eight_languages(80)
     assert Vocabulary.load(bert).encode_batch(lines) == [
         fast(line, add_special_tokens=False)["input_ids"] for line in lines
     ]

@@ -31,14 +31,14 @@ from albert_cli.model.padded import INPUT_NAMES, PaddedModel
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.shapes import ALL, random_batch, shake
-from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
+from tests.helpers.tokenizers import lines_of_eight_languages, train_wordpiece
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 
 class Head(NamedTuple):
-    """A head: its class in `transformers`, our model of a shape, the names of its outputs and its task, if any."""
+    """A head: its class in `transformers`, a function that builds our model from a config, its labels and its task."""
 
     theirs: Any
     ours: Callable[[ModelConfig], nn.Module]
@@ -58,7 +58,7 @@ HEADS = {
     "ForQuestionAnswering": Head(transformers.AutoModelForQuestionAnswering, QuestionAnswering),
     "ForMultipleChoice": Head(
         transformers.AutoModelForMultipleChoice, lambda config: MultipleChoice(config, 4),
-        task=hub.FinetunedTask("race", 2, 64),
+        task=hub.FinetunedTask("race", inputs=2, max_seq_length=64),
     ),
     "Model": Head(transformers.AutoModel, BareEncoder),
 }  # fmt: skip
@@ -66,7 +66,7 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
-    return Vocabulary.load(train_wordpiece(tmp_path_factory.mktemp("words") / "it", 500))
+    return Vocabulary.load(train_wordpiece(tmp_path_factory.mktemp("words") / "vocabulary", 500))
 
 
 def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path, *, bias: float | None = None) -> Path:
@@ -95,7 +95,7 @@ def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path, *, bias: floa
 def test_export_equals_transformers_at_other_sizes(
     head: str, bert: bool, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
-    checkpoint = save(vocabulary, head, bert, tmp_path / "it")
+    checkpoint = save(vocabulary, head, bert, tmp_path / "checkpoint")
     result = json.loads(albert("export", checkpoint, "--out", tmp_path / "out", "--json").out)
     full, quantized = result["files"]
     assert full["max_difference"] < 1e-4 and full["equal_predictions"] in (1, None)
@@ -104,24 +104,24 @@ def test_export_equals_transformers_at_other_sizes(
     theirs = HEADS[head].theirs.from_pretrained(checkpoint).eval()
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))
-    lines = lines_of_eight_scripts(80)
+    lines = lines_of_eight_languages(80)
     for texts in (lines[:1], lines[:7], lines[30:60]):
         batch = dict(fast(texts, padding=True, return_tensors="pt"))
         if head == "ForMultipleChoice":
-            batch = {name: tensor[:, None].repeat(1, 3, 1) for name, tensor in batch.items()}
+            batch = {name: tensor[:, None].repeat(1, 3, 1) for name, tensor in batch.items()}  # 3 choices
         with torch.no_grad():
             expected = theirs(**batch).to_tuple()
         outputs = session.run(None, {name: batch[name].numpy() for name in INPUT_NAMES})
         mask = batch["attention_mask"].bool()
         for output, reference in zip(outputs, expected, strict=True):
-            if reference.shape[: mask.ndim] == mask.shape:
+            if reference.shape[: mask.ndim] == mask.shape:  # an output per token; those of padding may differ
                 output, reference = output[mask.numpy()], reference[mask]
             assert np.allclose(output, reference.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf])
 def test_export_of_outputs_that_are_not_finite_is_rejected(bias: float, vocabulary: Vocabulary, tmp_path: Path) -> None:
-    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "it", bias=bias)
+    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "checkpoint", bias=bias)
     assert "is not finite" in albert("export", checkpoint, "--out", tmp_path / "out", expect=4).err
     assert not (tmp_path / "out").exists()
 
@@ -139,11 +139,11 @@ def test_padded_model_equals_the_packed_one(name: str) -> None:
 
 
 def test_export_needs_no_segments_of_pairs(vocabulary: Vocabulary, tmp_path: Path) -> None:
-    """The tokenizers of transformers.js leave them out."""
-    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "it")
+    """The exported model derives them from [SEP], because the tokenizers of transformers.js return none."""
+    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "checkpoint")
     albert("export", checkpoint, "--out", tmp_path / "out")
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    lines = lines_of_eight_scripts(80)
+    lines = lines_of_eight_languages(80)
     batch = dict(fast(lines[:20], lines[20:40], padding=True, truncation=True, return_tensors="np"))
     assert batch["token_type_ids"].any()
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))
@@ -153,7 +153,7 @@ def test_export_needs_no_segments_of_pairs(vocabulary: Vocabulary, tmp_path: Pat
 
 
 def test_export_refuses_what_runtimes_lack(vocabulary: Vocabulary, tmp_path: Path) -> None:
-    checkpoint = save(vocabulary, "Model", False, tmp_path / "it")
+    checkpoint = save(vocabulary, "Model", False, tmp_path / "checkpoint")
     assert "exists already" in albert("export", checkpoint, "--out", tmp_path, expect=2).err
     config = ModelConfig(
         vocab_size=vocabulary.size, embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,

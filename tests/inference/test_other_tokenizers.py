@@ -14,7 +14,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import hub
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
-from tests.helpers.tokenizers import lines_of_eight_scripts, train_wordpiece
+from tests.helpers.tokenizers import lines_of_eight_languages, train_wordpiece
 
 PAIRS = [("Die Köchin kaufte zwölf Bücher.", "Niemand öffnete das Fass."), ("Mein Großvater.", "Die Ärzte.")]
 
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             intermediate_size=64, max_position_embeddings=64,
         )
     ).save_pretrained(folder / "bert")  # fmt: skip
-    lines = lines_of_eight_scripts(2000)
+    lines = lines_of_eight_languages(2000)
     documents = ["\n".join(lines[start : start + 10]) for start in range(0, len(lines), 10)]
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
     albert("data", folder / "text.txt", "--vocab", folder / "bert", "--out", folder / "data", "--holdout", 0.1)
@@ -74,7 +74,7 @@ def test_transformers_reads_the_continued_run(folder: Path) -> None:
     run = hub.find_checkpoint(str(folder / "run"))
     before = transformers.AutoTokenizer.from_pretrained(folder / "bert")
     after = transformers.AutoTokenizer.from_pretrained(run)
-    lines = lines_of_eight_scripts(800)
+    lines = lines_of_eight_languages(800)
     assert [before(line)["input_ids"] for line in lines] == [after(line)["input_ids"] for line in lines]
     assert isinstance(transformers.AutoModelForPreTraining.from_pretrained(run), transformers.BertForPreTraining)
 
@@ -112,7 +112,7 @@ def test_predict_of_a_run_gives_the_order_of_pairs(folder: Path, tmp_path: Path)
 
 
 def test_finetune_predict_and_encode_equal_transformers(folder: Path, tmp_path: Path) -> None:
-    lines = lines_of_eight_scripts(800)[:200]
+    lines = lines_of_eight_languages(800)[:200]
     for split, rows in (("train", lines), ("dev", lines[::5])):
         rows = [f"{line}\t{'de' if line in lines[:100] else 'ru'}" for line in rows]
         (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")

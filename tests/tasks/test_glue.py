@@ -264,7 +264,7 @@ configs:
     return f"hf:{folder}"
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 def test_read_hub_class_names_follow_task_labels(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [
         {"premise": f"p{i}", "hypothesis": "h", "label": i, "idx": 10 + i} for i in range(3)
@@ -276,14 +276,14 @@ def test_read_hub_class_names_follow_task_labels(tmp_path: Path) -> None:
         mnli.read("dev", source)
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 def test_read_hub_diagnostics_have_no_labels(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"premise": "p", "hypothesis": "h", "label": i, "idx": i} for i in range(3)]
     source = hub_folder(tmp_path / "ax", ["entailment", "neutral", "contradiction"], rows)
     assert GLUE["ax"].read("test", source)[2] == TextExample("p", "h", None, "2")
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 def test_read_hub_other_class_names_become_numbers(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"sentence": f"s{i}", "label": i, "idx": i} for i in range(2)]
     source = hub_folder(tmp_path / "cola", ["unacceptable", "acceptable"], rows)

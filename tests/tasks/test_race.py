@@ -128,7 +128,7 @@ def test_read_race_bad_folder_is_rejected(tmp_path: Path) -> None:
         find_task("race_low")
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 def test_read_race_hub_level_comes_from_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from albert_cli.tasks import race
 
@@ -152,7 +152,7 @@ def test_read_race_hub_level_comes_from_the_name(tmp_path: Path, monkeypatch: py
     assert {e.group for e in RACE_TASKS["race_high"].read("train")} == {"high"}
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 @pytest.mark.parametrize("options", [4, [1, 2, 3, 4]])
 def test_read_race_hub_bad_options_are_rejected(tmp_path: Path, options: object) -> None:
     row = {"example_id": "high1.txt", "article": "x", "answer": "B", "question": "q?", "options": options}

@@ -245,7 +245,7 @@ def test_table_settings_bad_values_are_rejected() -> None:
             settings(**values)
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 def test_open_table_reads_a_hub_data_set(tmp_path: Path) -> None:
     folder = tmp_path / "reviews"
     folder.mkdir()

@@ -17,7 +17,7 @@ from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.text_files import write_numbered_sentences
-from tests.helpers.tokenizers import lines_of_eight_scripts
+from tests.helpers.tokenizers import lines_of_eight_languages
 from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
 
 
@@ -27,7 +27,7 @@ def test_vocabulary_saved_by_transformers_is_the_same(
     cleaning: Cleaning, has_cleaning_key: bool, tmp_path: Path
 ) -> None:
     text = tmp_path / "text.txt"
-    text.write_text("\n".join(lines_of_eight_scripts(4000)), encoding="utf-8")
+    text.write_text("\n".join(lines_of_eight_languages(4000)), encoding="utf-8")
     build([str(text)], tmp_path / "ours", VocabularySettings(600, cleaning=cleaning))
     ours = Vocabulary.load(tmp_path / "ours")
     AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "saved")
@@ -39,7 +39,7 @@ def test_vocabulary_saved_by_transformers_is_the_same(
         path.write_text(json.dumps(config))
     saved = Vocabulary.load(tmp_path / "saved")
     assert isinstance(saved, SentencePieceVocabulary)
-    lines = lines_of_eight_scripts(8000)
+    lines = lines_of_eight_languages(8000)
     assert saved.encode_batch(lines) == ours.encode_batch(lines)
     if has_cleaning_key:
         assert saved.fingerprint == ours.fingerprint
@@ -84,7 +84,7 @@ def test_normalizers_of_other_programs_give_equal_ids(rule: str, tmp_path: Path)
     (tmp_path / "out").mkdir()
     vocabulary.copy_to(tmp_path / "out")
     fast = AutoTokenizer.from_pretrained(tmp_path / "out")
-    for line in lines_of_eight_scripts(800):
+    for line in lines_of_eight_languages(800):
         assert fast(line, add_special_tokens=False)["input_ids"] == vocabulary.encode(line)
 
 

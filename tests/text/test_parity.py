@@ -39,8 +39,9 @@ def glue_lines(folder: Path) -> list[str]:
     """Return every text of every dev table."""
     texts = []
     for task, columns in GLUE.items():
-        rows = (folder / task / "dev.tsv").read_text("utf-8-sig").rstrip("\n").split("\n")[task != "CoLA" :]
-        texts += [row.split("\t")[column] for row in rows for column in columns]
+        rows = (folder / task / "dev.tsv").read_text("utf-8-sig").rstrip("\n").split("\n")
+        first = 0 if task == "CoLA" else 1  # CoLA has no header
+        texts += [row.split("\t")[column] for row in rows[first:] for column in columns]
     return texts
 
 
@@ -56,7 +57,7 @@ def explain(v: SentencePieceVocabulary, text: str, ours: list[int], theirs: list
 
 
 def differences(directory: Path, texts: Iterable[str]) -> Counter[str]:
-    """Count the texts that get other ids from `AutoTokenizer` than from `clean` and the bare `spiece.model`, by reason.
+    """Count, by reason, the texts whose ids differ between `AutoTokenizer` and the bare `spiece.model` after `clean`.
 
     `Vocabulary` itself must give what the bare model gives.
     """

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertTokenizerFast
 from albert_cli.errors import CheckpointError
 from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
 from albert_cli.text.vocabulary import Vocabulary
-from tests.helpers.tokenizers import BERT_ROLES, KINDS, lines_of_eight_scripts, train_wordpiece
+from tests.helpers.tokenizers import BERT_ROLES, KINDS, lines_of_eight_languages, train_wordpiece
 
 AWKWARD_TEXTS = ["``quoted''  twice", "a\tb", " lead", "x" * 300, "2,011 don't!", "Cafe\u0301 👍🏽", "", "\ud800"]
 
@@ -56,7 +56,7 @@ def hugging_face_ids(directory: Path, texts: list[str]) -> list[list[int]]:
 
 
 def test_encode_equals_transformers_and_survives_copying(directory: Path, tmp_path: Path) -> None:
-    lines = lines_of_eight_scripts(8000)
+    lines = lines_of_eight_languages(8000)
     vocabulary = Vocabulary.load(directory)
     assert isinstance(vocabulary, TokenizersVocabulary)
     ids = vocabulary.encode_batch(lines + AWKWARD_TEXTS)
@@ -87,7 +87,7 @@ def test_written_tokenizer_adds_special_tokens_as_training_does(directory: Path,
 
 
 def test_offsets_cover_the_text_and_ids_are_equal(directory: Path) -> None:
-    lines = lines_of_eight_scripts(800)
+    lines = lines_of_eight_languages(800)
     vocabulary = Vocabulary.load(directory)
     for line, ids, encoded in zip(
         lines, vocabulary.encode_batch(lines), vocabulary.encode_with_offsets(lines), strict=True
@@ -157,7 +157,7 @@ def test_vocab_txt_equals_its_tokenizer_json(tmp_path: Path) -> None:
     vocabulary = Vocabulary.load(saved)
     (tmp_path / "txt").mkdir()
     (tmp_path / "txt" / "vocab.txt").write_text("\n".join(vocabulary.pieces) + "\n", encoding="utf-8")
-    lines = lines_of_eight_scripts(800)
+    lines = lines_of_eight_languages(800)
     assert Vocabulary.load(tmp_path / "txt").encode_batch(lines) == vocabulary.encode_batch(lines)
 
 

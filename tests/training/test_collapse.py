@@ -56,6 +56,7 @@ def write_journal(path: Path, losses: list[float]) -> Path:
 def test_find_collapse_returns_the_reason(
     tmp_path: Path, task: str, outputs: Any, losses: list[float], score: float, expected: str | None
 ) -> None:
+    # Only whether labels and predictions vary matters, so their numbers need not be equal.
     inputs = make_inputs(VALUES if task == "stsb" else TRAIN, labeled([0, 1, 1]))
     log = write_journal(tmp_path / "metrics.jsonl", losses)
     reason = find_collapse(find_task(task), np.array(outputs), inputs, log, beats_majority=score > 0.5)
@@ -77,6 +78,7 @@ def test_find_collapse_dev_with_one_label_is_no_collapse(tmp_path: Path, task: s
 @pytest.mark.parametrize(
     ("task", "null", "starts", "expected"),
     [
+        # null: for each question the score of "no answer", which is chosen if it is above 0; starts: of the answers.
         ("squad2", [0.1, 7.0], [0, 5], "no question answered"),
         ("squad2", [-0.1, 7.0], [0, 5], None),
         ("squad1", [0.1, 7.0], [0, 5], None),  # SQuAD 1.1 has no question without an answer

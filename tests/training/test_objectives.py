@@ -74,6 +74,8 @@ def test_evaluate_reports_other_corpora_by_name(
     with pytest.raises(ConfigError, match="two directories with the same name"):
         pretrain(str(recipe), tiny_data, tmp_path / "no", [f'evaluation=["{squad_dev}", "{squad_dev}"]'], device="cpu")
     assert not (tmp_path / "no").exists()
+    with pytest.raises(CheckpointError, match=rf"{recipe}: evaluation: nowhere: no such directory"):
+        pretrain(str(recipe), tiny_data, tmp_path / "no", ['evaluation=["nowhere"]'], device="cpu")
     damaged = next(squad_dev.rglob("train-*.ids"))
     damaged.write_bytes(damaged.read_bytes()[::-1])
     with pytest.raises(CheckpointError, match=r"squad-dev/.*: damaged"):

@@ -33,16 +33,19 @@ def assert_curve_of_journal(curve: list[tuple[int, float]], run: Path) -> None:
 
 
 def leveldb_log_records(data: bytes) -> Iterator[bytes]:
-    """Yield the records of a file in LevelDB's log format, after wandb's header of seven bytes."""
-    position, parts = 7, b""
-    while position + 7 <= len(data):
+    """Yield the records of a file in LevelDB's log format, after wandb's header."""
+    wandb_header = 7  # bytes
+    record_header = 7  # bytes: checksum, length and kind
+    position = wandb_header
+    parts = b""
+    while position + record_header <= len(data):
         left_in_block = 32768 - position % 32768  # a record's header is not split across blocks of this size
-        if left_in_block < 7:
+        if left_in_block < record_header:
             position += left_in_block
             continue
         _, length, kind = struct.unpack_from("<IHB", data, position)
-        parts += data[position + 7 : position + 7 + length]
-        position += 7 + length
+        parts += data[position + record_header : position + record_header + length]
+        position += record_header + length
         if kind in (1, 4):  # a whole record, or the last part of one
             yield parts
             parts = b""

@@ -158,7 +158,7 @@ def test_read_squad_missing_split_is_reported(tmp_path: Path) -> None:
         SQUAD["squad1"].read("dev", str(single))
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 @pytest.mark.parametrize("is_list", [False, True])
 def test_read_squad_hub_columns(tmp_path: Path, is_list: bool) -> None:
     """As `squad` and `squad_v2` have them: texts beside places, or (by another reader) one object an answer."""
@@ -182,7 +182,7 @@ def test_read_squad_hub_columns(tmp_path: Path, is_list: bool) -> None:
         squad1.read("dev", f"hf:{tmp_path}")
 
 
-@pytest.mark.usefixtures("hub_cache")
+@pytest.mark.usefixtures("datasets_cache")
 def test_read_squad_hub_answers_not_json_are_rejected(tmp_path: Path) -> None:
     row = {"id": "0", "title": "t", "context": CONTEXT, "question": "Who?", "answers": "Bo"}
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
