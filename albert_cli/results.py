@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from albert_cli import store
 
 RESULTS = "results.json"
-CROSS_VALIDATED = "cross_validated"  # key of a baseline's main metric in cross-validation on the training examples
+CROSS_VALIDATED = "cross_validated"  # among a baseline's metrics: the main metric in cross-validation on train
 CLASSICAL = "classical"  # key of the best baseline in `EvaluationResult.differences`
 CONTROLS = {"init": "same init", "random": "random weights"}  # titles of the controls, by their initial weights
 
@@ -26,7 +26,7 @@ CONTROLS = {"init": "same init", "random": "random weights"}  # titles of the co
 def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
     """Return the name and the dev score of the linear model that is best in cross-validation; None without a score.
 
-    baselines: the values of every metric on dev and of `CROSS_VALIDATED`, by model; metric: the task's main metric.
+    baselines: by model, every metric on dev, and the main metric in cross-validation; metric: the task's main metric.
     """
     if not baselines:
         return None
@@ -63,6 +63,8 @@ class Protocol(Record):
     `weights` are the initial weights ("pretrained", or a key of `CONTROLS`). `intermediate_task` is the task on which
     the encoder was fine-tuned first, if any. If the recipe's intermediate task was left out, `intermediate_note` has
     the reason. `train_examples` and `dev_examples` are the sizes of the training subset and of the dev subset (0: all).
+    With `both_orders` the training pairs were also used with their texts swapped. `model.overlap_heads` initializes as
+    many heads as `overlap_heads` and `overlap_context_heads`.
     """
 
     steps: int
@@ -206,7 +208,8 @@ class ScoreDifference(Record):
 class SeedSummary(Record):
     """The main metric over several seeds; `median` is None if every seed diverged.
 
-    `diverged` and `collapsed` have the reasons by seed. A collapsed seed has a score, but a diverged one has none.
+    `spread` is the highest score minus the lowest. `diverged` and `collapsed` have reasons by seed. A collapsed seed
+    has a score, but a diverged one has none.
     """
 
     median: float | None = None
@@ -221,7 +224,8 @@ class SeedSummary(Record):
 class ControlResult(SeedSummary):
     """A control: the same seeds fine-tuned from other initial weights.
 
-    `every_seed_above` is True if all pretrained seeds score above all seeds of the control, None without scores.
+    `every_seed_above`: True if every seed of the pretrained model scores above all seeds of the control; None without
+    scores.
     """
 
     every_seed_above: bool | None = None

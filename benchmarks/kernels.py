@@ -79,8 +79,8 @@ def profile_step(step: TimedCall, device: torch.device) -> StepProfile:
         kernel_us[kernel.name] += kernel.self_device_time_total if is_cuda else kernel.self_cpu_time_total
     pageable_copies = sum("Pageable -> Device" in event.name for event in events)
     # `synchronize` and the profiler itself wait after the steps; these waits do not count.
-    labeled = [event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU]
-    end_of_steps = labeled[0].time_range.end
+    (steps,) = (event for event in events if event.name == _STEPS_LABEL and event.device_type == _DeviceType.CPU)
+    end_of_steps = steps.time_range.end
     waits = sum(event.name in _WAITS and event.time_range.start < end_of_steps for event in events)
     launches = sum("Memcpy" not in kernel.name and "Memset" not in kernel.name for kernel in kernels)
     slowest = kernel_us.most_common(_SHOWN_KERNELS)

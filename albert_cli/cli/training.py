@@ -59,7 +59,8 @@ def pretrain(
     from albert_cli import config
     from albert_cli.training import pretrain as pretraining
 
-    changes = list(overrides or [])  # of the recipe; the options below are short for a `-s`
+    # The options below are short forms of `-s` settings.
+    changes = list(overrides or [])
     if save_every is not None:
         changes.append(f"train.save_every={save_every}")
     if keep is not None:
@@ -72,6 +73,7 @@ def pretrain(
     elif dry_run:
         from albert_cli.training.plan import check_disk
 
+        # This call prints the plan; the next line adds the estimated duration.
         plan = pretraining.plan_pretraining(recipe, data, out, changes, max_time=max_time, device=device, verify=verify)
         console.print_result(plan.as_json(), plan.duration.as_text())
         check_disk(plan.recipe, out)  # after the plan, which is printed even if the disk is too small
@@ -129,7 +131,7 @@ def finetune(
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
     prepared.warn_about_text(inputs)
-    # The intermediate task trains in a sibling of `out`, which has no name if it is "." or "..".
+    # The intermediate task trains in a sibling of `out`. "." and ".." are no usable names, so they are resolved first.
     named_out = out.resolve() if out.name in ("", "..") else out
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, intermediate_out)

@@ -23,7 +23,7 @@ from albert_cli.randomness import Integers
 WINDOW: Final = 8  # tokens to either side; a neighbor at distance d counts 1 / d
 _CONTEXTS: Final = 8192  # number of contexts, which are the most frequent tokens; 30,000 x 8,192 counts take 1 GB
 _TOKENS_PER_ENTRY: Final = 1000  # corpus tokens that are read for each vocabulary entry; more give no better vectors
-_RUN_TOKENS: Final = 1 << 20  # tokens in a run; the tokens of a run are read and counted at once
+_RUN_TOKENS: Final = 1 << 20  # maximum number of tokens in a run, whose beginning is read at once
 _SMOOTHING: Final = 0.75  # exponent of the contexts' frequencies, as in Levy et al.; without it rare contexts dominate
 # Parameters of the randomized SVD (Halko, Martinsson and Tropp, 2011): additional dimensions, and power iterations.
 _OVERSAMPLING: Final = 32

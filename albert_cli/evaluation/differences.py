@@ -85,8 +85,6 @@ def read_predictions_by_seed(task: AnyTask, out: Path, result: EvaluationResult,
         except (TypeError, ValueError):
             predictions[seed] = np.empty(0)
         if predictions[seed].shape != (n_examples,):
-            message = (
-                f"{directory / PREDICTIONS}: damaged, it does not have a prediction for each of {n_examples} examples"
-            )
+            message = f"{directory / PREDICTIONS}: damaged: it has no prediction for each of {n_examples} examples"
             raise CheckpointError(message, f"remove {directory} and run the same command again")
     return predictions

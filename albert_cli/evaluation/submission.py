@@ -96,7 +96,7 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
 
 
 def predict_with(request: TaskRequest, checkpoint: str) -> PredictTestSet:
-    """Return a function that predicts test sets with `checkpoint`, which the command with this request has scored."""
+    """Return a function that predicts test sets with `checkpoint`, a model that `request` trained or scored."""
 
     def predict(task: str, examples: Sequence[TextExample]) -> Array:
         prepared = prepare_evaluation(task, scoring_request(request, checkpoint))

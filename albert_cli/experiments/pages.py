@@ -35,7 +35,7 @@ from albert_cli.experiments.metrics import EXACT, METRICS, is_score
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
 from albert_cli.experiments.recipe import PaperTable
-from albert_cli.experiments.records import AnyResult, StageRecord, read_record
+from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.report import figures
 from albert_cli.report.figures import DotRow, Figure, LabeledPoint, LegendEntry, LineSeries, series_color
 from albert_cli.report.render import Cell, Table, render_html, render_markdown
@@ -383,7 +383,7 @@ def _tabulate_stages(plan: ExperimentPlan) -> Table:
 
 def _format_time(plan: ExperimentPlan, stage: Stage) -> str:
     """Return the time of a stage; "" if it is not finished."""
-    record = read_record(plan, stage, StageRecord[AnyResult])
+    record = read_record(plan, stage, StageRecord[TimedResult])
     if record is None:
         return ""
     seconds = record.seconds

@@ -35,8 +35,8 @@ class _PrintedResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class AnyResult(_PrintedResult):
-    """The output of any command, of which only the time is read."""
+class TimedResult(_PrintedResult):
+    """The output of any command; only its time is read."""
 
     seconds: float | None = None  # None if the command does not print it
 
@@ -82,7 +82,7 @@ class PretrainOutput(_PrintedResult):
 
 
 class ProbeResult(_PrintedResult):
-    """The output of `albert probe`; every number in it without a field here is a metric.
+    """The output of `albert probe`; its other numbers at the top level are in `metrics`.
 
     `layer_steps` are the distances between each layer's input and output, by measure and layer (Figure 1).
     `without_parts` are the values without one jackknife group of the examples, by metric and group.
@@ -95,7 +95,7 @@ class ProbeResult(_PrintedResult):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All numbers that the probe measured."""
+        """All numbers at the top level of the output without a field: scores and counts."""
         extra = self.model_extra or {}
         return {name: float(value) for name, value in extra.items() if isinstance(value, int | float)}
 

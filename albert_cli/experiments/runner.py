@@ -36,7 +36,7 @@ from albert_cli.experiments import outcome, pages, recall_table, recipe, word_or
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
 from albert_cli.experiments.inputs import RECALL_TASK, WORD_ORDER_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
-from albert_cli.experiments.records import AnyResult, StageRecord, read_record
+from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.experiments.stages import make_plan
 from albert_cli.formatting import count_of
 from albert_cli.text.corpus import check_readable
@@ -252,7 +252,7 @@ def _finished_seconds(plan: ExperimentPlan) -> dict[StageKind, list[float]]:
     """Return the seconds of all finished stages by kind."""
     seconds = defaultdict[StageKind, list[float]](list)
     for stage in plan.stages.values():
-        record = read_record(plan, stage, StageRecord[AnyResult])
+        record = read_record(plan, stage, StageRecord[TimedResult])
         if record is not None:
             seconds[stage.kind].append(record.seconds)
     return seconds
@@ -335,7 +335,7 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
     If a needed stage has diverged, return the exit code of divergence without running the command.
     """
     needed_results = [plan.result_path(need) for need in stage.needs]
-    if any(store.read_record(path, StageRecord[AnyResult]).diverged for path in needed_results):
+    if any(store.read_record(path, StageRecord[TimedResult]).diverged for path in needed_results):
         return FinishedCommand(DivergedError.exit_code, "", 0.0)
     _wait_for_lock(plan.directory(stage))
     command = _MODULE_COMMANDS.get(stage.kind, invoke)

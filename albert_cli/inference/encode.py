@@ -71,7 +71,7 @@ def encode_features(model: BareEncoder, features: Features, pooling: Pooling, de
     """
     result = np.empty((len(features), model.config.hidden_size), np.float32)
     for index, tokens in iter_evaluation_batches(features, device):
-        states = model(tokens)  # packed: `states.tokens` [T, H] has the tokens of all inputs of the batch
+        states = model(tokens)  # `states.tokens` [T, H]: the last layer's states for the tokens of all inputs
         if pooling == "mean":
             lengths = torch.from_numpy(features.lengths[index]).to(device)
             input_of_token = torch.repeat_interleave(lengths)  # the index of each token's input in the batch, [T]

@@ -67,7 +67,7 @@ def fill_masks(
     loading.load_weights(model, opened.checkpoint, loading.LoadPolicy.HEADS)
     max_length = opened.checkpoint.config.max_position_embeddings
     encoded = [_encode_masked(text, vocabulary, max_length) for text in texts]
-    # Each text is a batch. Most texts are too short for the faster library, and its measurement would delay them.
+    # Each text is a batch. With fewer tokens, the measurement takes longer than the faster library saves.
     if any(len(ids) >= MIN_PACKED_ROWS for ids in encoded):
         opened = opened.with_faster_matmul()
     model = opened.prepare(model)

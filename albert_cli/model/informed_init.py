@@ -142,8 +142,8 @@ def _init_projection_and_attention(model: PretrainingModel, settings: InformedIn
         encoder.embeddings.word.weight[:, word_dims:] = 0
         encoder.embeddings.segment.weight[:, word_dims:] = 0
         _set_position_waves(encoder.embeddings.position.weight, encoder.embeddings.word.weight, word_dims)
-    # Each head adds `gain` times the words, in min(d, W) random ones of the W word dimensions. On average all heads
-    # together then add `value_output_scale` times the words.
+    # Each head adds `gain` times the words along min(d, W) random directions of the W word dimensions. On average all
+    # heads together then add `value_output_scale` times the words.
     heads = config.num_attention_heads
     gain = settings.value_output_scale * word_dims / (heads * min(config.head_size, word_dims))
     # Head 0 stays free if the neighbors leave a head: fine-tuning may put an overlap head there (`overlap_heads`).
@@ -220,7 +220,7 @@ def _set_value_and_output(
 ) -> None:
     """Set a head's value to a random orthogonal map of the word dimensions, and its output to the scaled transpose.
 
-    The product of both is `gain` times the identity in d of the word dimensions. `width` is d.
+    The product of both is `gain` times the projection on d random directions of the words. `width` is d.
     """
     rows = slice(head * width, (head + 1) * width)
     random_dW = nn.init.orthogonal_(torch.empty(width, projection_HW.shape[1]), generator=generator)

@@ -53,7 +53,7 @@ _CONTEXT_GAIN: Final = 10.0  # factor of the vector that a context head adds to 
 class _OverlapStrength:
     """Constants of an overlap head."""
 
-    cls_score: float  # difference between the scores of [CLS] and of other words, before softmax
+    cls_score: float  # score of [CLS] minus that of other words of the other text, before softmax
     gain: float  # factor of the outcome that the head adds to a token
 
 
@@ -295,7 +295,8 @@ def _set_overlap_head(
     # The score of a word with itself is its squared norm in the compared directions, divided by sqrt(d). This factor
     # makes the mean of this score over words `_SAME_WORD_SCORE`.
     words_cH *= math.sqrt(_SAME_WORD_SCORE * root / float(((stats.words_nH @ words_cH.T) ** 2).sum(1).mean()))
-    # The product of `text_H` and a word minus the mean is +-sqrt(_OTHER_TEXT_SCORE * root); the segment gives the sign.
+    # The product of `text_H` and a word minus the mean is on average +-sqrt(_OTHER_TEXT_SCORE * root); the segment
+    # gives the sign.
     text_H = math.sqrt(_OTHER_TEXT_SCORE * root) / stats.half_step * stats.segment_H
     cls_scale = math.sqrt((_OTHER_TEXT_SCORE + strength.cls_score) * root)
 

@@ -30,7 +30,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.text_match import warn_about_mismatch
 
 InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command and returns the output of `--json`
-# `run` in `run_quickstart`: prints the command before it is run, and takes its words one by one, of any type.
+# The type of `run` in `run_quickstart`, which prints and runs a command; its arguments are the command's words.
 _Run = Callable[..., JsonObject]
 
 _MASKED_EXAMPLES: Final = 12  # texts with a masked word, on which the model's guesses are shown
@@ -59,6 +59,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
             corpus_facts = load_or_write_bundled(out, plan.bundled)
             plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
         pretraining = _pretrain(run, out, plan, device)
+        # `plan.labels` are numbers of labeled training examples.
         evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
         examples = _fill_masks(run, out, plan, device)
         run("report", out, "--out", report)
@@ -110,7 +111,7 @@ def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
 
 
 def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
-    """Return the texts of a split's examples, of pairs the first texts; empty for other kinds of examples."""
+    """Return the text of each example of a split, of a pair the first text; no texts for other kinds of examples."""
     task = open_task(plan)
     return [example.text_a for example in task.read(split, plan.table) if isinstance(example, TextExample)]
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -35,7 +35,8 @@ def _atomic_replacement(path: Path) -> Iterator[Path]:
     temporary = temporary_sibling(path)
     with translate_os_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(path.parent, path.name)
+        with suppress(OSError):  # leftovers are harmless, and may belong to another user
+            remove_leftovers(path.parent, path.name)
         try:
             yield temporary
             fsync(temporary)

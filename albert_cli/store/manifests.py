@@ -70,9 +70,10 @@ def hash_json(entries: Mapping[str, object]) -> str:
 
 
 def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Manifest:
-    """Flush all files of a directory that are not hidden, and write the directory's manifest.
+    """Make all files of a directory readable, flush them, and write the directory's manifest.
 
-    The manifest has a key "sha256", the hash of all other keys, by which `read_manifest` detects damage.
+    Files whose names begin with "." are left out. The manifest has a key "sha256", the hash of all other keys, by which
+    `read_manifest` detects damage.
     """
     paths = {p.relative_to(directory).as_posix(): p for p in directory.rglob("[!.]*") if p.is_file()}
     entries: dict[str, ManifestEntry] = {}

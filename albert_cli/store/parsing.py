@@ -34,7 +34,7 @@ def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
     """Parse the JSON of a file as a record.
 
     Raises `CheckpointError` for a key that is missing or of another type, for a value that the record's class rejects,
-    and for numbers that are not finite.
+    and for the constants NaN and Infinity.
     """
     from pydantic import ValidationError
 

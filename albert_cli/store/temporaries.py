@@ -51,7 +51,7 @@ def remove_leftovers(directory: Path, name: str | None = None) -> None:
 
 
 def _is_left_behind(match: re.Match[str]) -> bool:
-    """Return True if the process that began to write a file was one of this machine and has ended.
+    """Return True if the process that began to write a file was this process, or one of this machine that has ended.
 
     match: of `_SUFFIX` in the name of the file.
     """

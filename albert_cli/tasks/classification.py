@@ -99,7 +99,7 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
     def score_baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
-        """Return the first metric on dev if the most frequent class or the mean value of train is always predicted.
+        """Return the first metric on dev of always predicting train's most frequent class, or in a regression its mean.
 
         Of equally frequent classes the first is predicted.
         """
@@ -223,9 +223,10 @@ class Classification(LogitsTask[TextExample]):
         hub.write_checkpoint(model, directory, "ForSequenceClassification", self.output_names, finetuned)
 
     def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        """Match the head's classes with the task's, in any order and spelling.
+        """Return the head's row for each of `output_names`; None if the head is not for this task.
 
-        A head with the default names LABEL_0, LABEL_1, … only needs the same number of classes.
+        The classes match in any order and spelling. A head with the default names LABEL_0, LABEL_1, … only needs the
+        same number of classes.
         """
         size = len(self.output_names)
         if checkpoint.has_unnamed_labels and len(checkpoint.labels) == size:
@@ -287,8 +288,8 @@ def comparable_name(label: str) -> str:
 def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int] | None:
     """Return the index of each label in `head_labels`; None if the two lists do not have the same labels.
 
-    Labels are the same if they differ only in spelling (`comparable_name`). If two of `labels` differ only in spelling,
-    the spelling must be the same, too.
+    Labels match if they differ only in spelling (`comparable_name`). But if this makes two of `labels` equal, the lists
+    must match exactly.
     """
     if sorted(labels) == sorted(head_labels):
         return [head_labels.index(label) for label in labels]

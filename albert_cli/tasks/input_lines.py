@@ -28,7 +28,7 @@ class InputLine:
         return f"{self.file}:{self.number}"
 
     @property
-    def is_record(self) -> bool:
+    def has_named_values(self) -> bool:
         """True if the line has named values: a row of a table or a JSON object."""
         return self.record is not None or self.file.lower().endswith(".jsonl")
 
@@ -45,7 +45,7 @@ class InputLine:
         is taken. In plain text the fields are the texts before and after a tab. Raises `InputError` for a line with two
         tabs or more.
         """
-        if self.is_record:
+        if self.has_named_values:
             values = self.values()
             return first_of(values, first), first_of(values, second), str(values.get("id", self.number))
         texts = self.text.split("\t")

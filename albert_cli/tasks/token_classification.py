@@ -60,7 +60,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
     def parse_example(self, line: InputLine) -> TokenExample:
         """Parse a line of text, or a record with a `text` or with `tokens`, which are joined by blanks."""
-        if line.is_record:
+        if line.has_named_values:
             return parse_token_object(line.values(), str(line.number), line.where, labeled=False)
         return TokenExample(line.text, split_words(line.text), None, str(line.number))
 

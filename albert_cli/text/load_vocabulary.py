@@ -3,7 +3,7 @@
 SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` or `vocab.txt`. SentencePiece is eight
 times as fast. Therefore a `tokenizer.json` with a Unigram model is converted to a SentencePiece model in memory, which
 is used only if it gives the same ids on sample texts. A `tokenizer.json` without `spiece.model` is common:
-transformers 5 saves our vocabularies so.
+transformers 5 saves our vocabularies this way.
 """
 
 from __future__ import annotations

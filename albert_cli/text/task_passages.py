@@ -81,8 +81,12 @@ def _join_questions_and_answers(paragraph: Any) -> Iterator[str]:
             continue  # the answer's position is unknown
         non_space_start = _count_non_space(context[:start])
         non_space_end = non_space_start + _count_non_space(answer_text)
-        first_sentence = bisect_right(sentence_ends, non_space_start)  # the first one that ends after the start
-        last_sentence = bisect_left(sentence_ends, non_space_end)  # the first one that ends at or after the end
+        first_sentence = bisect_right(
+            sentence_ends, non_space_start
+        )  # the first one that ends after the answer's start
+        last_sentence = bisect_left(
+            sentence_ends, non_space_end
+        )  # the first one that ends at or after the answer's end
         answer_sentences = " ".join(sentences[first_sentence : last_sentence + 1])
         yield " ".join(question["question"].split()) + "\n" + answer_sentences
 

@@ -172,7 +172,7 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
 def _next_flagged(flags: NDArray[np.bool_]) -> Int32:
     """Return for each position the first flagged position at or after it, int32 [n].
 
-    flags: bool [n], of which the last must be set.
+    flags: bool [n]; the last one must be set.
     """
     last = len(flags) - 1
     flagged_positions = np.where(flags, np.arange(len(flags), dtype=np.int32), np.int32(last))

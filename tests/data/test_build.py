@@ -24,7 +24,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
-from tests.helpers.data_directories import TENTH, WriteFiles, build, contents, document_set, unfinish
+from tests.helpers.data_directories import TENTH_HELD_OUT, WriteFiles, build, contents, document_set, unfinish
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def change_one_byte(path: str) -> None:
 def test_build_writes_the_tokens_of_every_sentence(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, documents: list[str]
 ) -> None:
-    report = build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    report = build(write_files(2), small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     vocabulary = Vocabulary.load(small_vocabulary)
     expected = {tuple(tuple(vocabulary.encode(s)) for s in split_sentences(d)) for d in documents}
     train = document_set(out, "train")
@@ -77,13 +77,13 @@ def test_build_holdout_is_independent_of_the_files(
     small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path
 ) -> None:
     for count in (1, 5):
-        build_data(write_files(count), small_vocabulary, tmp_path / str(count), TENTH, workers=1)
+        build_data(write_files(count), small_vocabulary, tmp_path / str(count), TENTH_HELD_OUT, workers=1)
     assert document_set(tmp_path / "1", "heldout") == document_set(tmp_path / "5", "heldout")
 
 
 def test_build_splits_large_output_into_shards(small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path) -> None:
     sources = write_files(1)
-    build_data(sources, small_vocabulary, tmp_path / "one", TENTH)
+    build_data(sources, small_vocabulary, tmp_path / "one", TENTH_HELD_OUT)
     build_data(sources, small_vocabulary, tmp_path / "many", BuildSettings(holdout=0.1, max_shard_tokens=5000))
     assert len(TokenCorpus.open(tmp_path / "many").shards) > 3
     assert document_set(tmp_path / "one", "train") == document_set(tmp_path / "many", "train")
@@ -97,9 +97,9 @@ def test_build_without_holdout_holds_out_nothing(small_vocabulary: Path, write_f
 
 
 def test_build_repeated_is_up_to_date(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    first = build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    first = build(write_files(2), small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     before = contents(out)
-    again = build(write_files(2), small_vocabulary, out, TENTH, workers=2)
+    again = build(write_files(2), small_vocabulary, out, TENTH_HELD_OUT, workers=2)
     assert (first.up_to_date, again.up_to_date) == (False, True)
     assert contents(out) == before
     assert json.loads(json.dumps(again.to_json()))["totals"] == json.loads(json.dumps(first.to_json()))["totals"]
@@ -109,7 +109,7 @@ def test_build_reuses_finished_and_rebuilds_damaged_tasks(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = write_files(3)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     expected = contents(out)
     unfinish(out)
     first, second, third, *_ = sorted((out / "shards").iterdir())
@@ -118,25 +118,25 @@ def test_build_reuses_finished_and_rebuilds_damaged_tasks(
     ids[100] ^= 1
     (second / "train-00.ids").write_bytes(ids)
     store.remove_directory(third)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     assert contents(out) == expected
     assert (first / "train-00.ids").stat().st_mtime_ns == mtime
     assert "train-00.ids: damaged" in capsys.readouterr().err
 
 
 def test_build_repeated_detects_damage(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    build_data(write_files(1), small_vocabulary, out, TENTH)
+    build_data(write_files(1), small_vocabulary, out, TENTH_HELD_OUT)
     path = next(out.glob("shards/*/train-00.ids"))
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CheckpointError, match=r"train-00\.ids"):
-        build_data(write_files(1), small_vocabulary, out, TENTH)
+        build_data(write_files(1), small_vocabulary, out, TENTH_HELD_OUT)
 
 
 def test_build_other_request_does_not_overwrite(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    build_data(write_files(1), small_vocabulary, out, TENTH)
+    build_data(write_files(1), small_vocabulary, out, TENTH_HELD_OUT)
     before = contents(out)
     with pytest.raises(BusyError, match="other text"):
-        build_data(write_files(2), small_vocabulary, out, TENTH)
+        build_data(write_files(2), small_vocabulary, out, TENTH_HELD_OUT)
     with pytest.raises(BusyError, match="other settings"):
         build_data(write_files(1), small_vocabulary, out, BuildSettings(holdout=0.2))
     assert contents(out) == before
@@ -146,15 +146,15 @@ def test_build_foreign_directory_is_left_alone(small_vocabulary: Path, write_fil
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
     with pytest.raises(BusyError, match="something else"):
-        build_data(write_files(1), small_vocabulary, out, TENTH)
+        build_data(write_files(1), small_vocabulary, out, TENTH_HELD_OUT)
     assert contents(out) == {"thesis.txt": b"mine"}
     with pytest.raises(BusyError, match="vocabulary"):
-        build_data(write_files(1), small_vocabulary, small_vocabulary, TENTH)
+        build_data(write_files(1), small_vocabulary, small_vocabulary, TENTH_HELD_OUT)
 
 
 def test_build_locked_directory_is_left_alone(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     with store.lock(out), pytest.raises(BusyError, match="another run"):
-        build_data(write_files(1), small_vocabulary, out, TENTH)
+        build_data(write_files(1), small_vocabulary, out, TENTH_HELD_OUT)
     assert out.is_dir()
 
 
@@ -166,7 +166,7 @@ def test_build_bad_text_leaves_nothing(
     for name in "ab":
         (tmp_path / f"{name}.txt").write_bytes(content)
     with pytest.raises(InputError) as raised:
-        build_data([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], small_vocabulary, out, TENTH, workers)
+        build_data([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], small_vocabulary, out, TENTH_HELD_OUT, workers)
     assert raised.value.hint
     assert not out.exists() or list(out.iterdir()) == []
 
@@ -192,7 +192,7 @@ def test_build_bytes_are_independent_of_workers(
 ) -> None:
     sources = [f"{path}@1.5" for path in write_files(2)]
     for workers in (1, 2, 4):
-        build_data(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH, workers=workers)
+        build_data(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH_HELD_OUT, workers=workers)
     assert len(list((tmp_path / "by-1" / "shards").iterdir())) >= 4
     for workers in (2, 4):
         assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
@@ -204,7 +204,7 @@ def test_build_split_file_gives_the_same_documents(
     whole = tmp_path / "whole"
     parts = tmp_path / "parts"
     build_data([str(documents_file)], small_vocabulary, whole, BuildSettings(holdout=0.1))
-    report = build([str(documents_file)], small_vocabulary, parts, TENTH, workers=1)
+    report = build([str(documents_file)], small_vocabulary, parts, TENTH_HELD_OUT, workers=1)
     assert len(report.facts.sources) > 3
     assert document_set(whole, "train") == document_set(parts, "train")
     assert document_set(whole, "heldout") == document_set(parts, "heldout")
@@ -265,17 +265,17 @@ def test_plan_units_enlarges_parts_of_a_huge_corpus(
 
 def test_build_touched_source_is_up_to_date(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     (path,) = write_files(1)
-    build_data([path], small_vocabulary, out, TENTH, workers=1)
+    build_data([path], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     os.utime(path, ns=(1, 1))
-    assert build([path], small_vocabulary, out, TENTH).up_to_date
+    assert build([path], small_vocabulary, out, TENTH_HELD_OUT).up_to_date
     change_one_byte(path)
     with pytest.raises(BusyError, match="other text"):
-        build_data([path], small_vocabulary, out, TENTH)
+        build_data([path], small_vocabulary, out, TENTH_HELD_OUT)
 
 
 def test_build_data_of_another_format_is_rejected(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     sources = write_files(1)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     facts = store.read_json(out / "data.json")
     del facts["fingerprints"], facts["bytes_per_token_on_disk"]  # its other keys may differ too
     store.write_json(out / "data.json", {"pieces": 1, **facts, "format": 1})
@@ -283,7 +283,7 @@ def test_build_data_of_another_format_is_rejected(small_vocabulary: Path, write_
     assert manifest is not None
     store.seal(out, "data", manifest.parents)
     with pytest.raises(BusyError, match="data of another version of albert") as caught:
-        build_data(sources, small_vocabulary, out, TENTH)
+        build_data(sources, small_vocabulary, out, TENTH_HELD_OUT)
     assert caught.value.hint == "choose another --out, or delete this directory"  # the same --out would fail again
     with pytest.raises(CheckpointError, match=r"data\.json: format: written by another version of albert"):
         TokenCorpus.open(out)
@@ -293,21 +293,21 @@ def test_build_never_deletes_another_unfinished_build(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, tmp_path: Path
 ) -> None:
     first, second, third = write_files(3)
-    build_data([first, second], small_vocabulary, out, TENTH, workers=1)
+    build_data([first, second], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     unfinish(out)
     before = contents(out)
     (tmp_path / "elsewhere").mkdir()
     moved = shutil.copy(second, tmp_path / "elsewhere")
     for sources, settings in (
         ([first, second], BuildSettings(holdout=0.3, split_bytes=30_000)),
-        ([first, third], TENTH),
-        ([first, str(moved)], TENTH),
-        ([first], TENTH),
+        ([first, third], TENTH_HELD_OUT),
+        ([first, str(moved)], TENTH_HELD_OUT),
+        ([first], TENTH_HELD_OUT),
     ):
         with pytest.raises(BusyError, match="unfinished build of other"):
             build_data(sources, small_vocabulary, out, settings, workers=1)
         assert contents(out) == before
-    build_data([first, second, third], small_vocabulary, out, TENTH, workers=1)
+    build_data([first, second, third], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     assert before.items() - contents(out).items() == {("plan.json", before["plan.json"])} | {
         (name, before[name]) for name in ("data.json", "unigram.counts")
     }
@@ -317,18 +317,18 @@ def test_build_never_deletes_another_unfinished_build(
     ("change", "message"),
     [
         ({"names": []}, r"plan\.json: \d sources, but 0 names"),
-        ({"settings": {**asdict(TENTH), "holdout": 2.0}}, r"plan\.json: --holdout 2: must be"),
+        ({"settings": {**asdict(TENTH_HELD_OUT), "holdout": 2.0}}, r"plan\.json: --holdout 2: must be"),
     ],
 )
 def test_build_with_a_damaged_plan_names_the_file(
     change: dict[str, object], message: str, small_vocabulary: Path, write_files: WriteFiles, out: Path
 ) -> None:
     sources = write_files(2)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     unfinish(out)
     store.write_json(out / "plan.json", store.read_json(out / "plan.json") | change)
     with pytest.raises(CheckpointError, match=message):
-        build_data(sources, small_vocabulary, out, TENTH, workers=1)
+        build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
 
 
 def test_build_changed_documentation_is_other_text(
@@ -336,20 +336,20 @@ def test_build_changed_documentation_is_other_text(
 ) -> None:
     installed = [(f"module{i}", f"Ba de fi go {i}. Ma ne lu.") for i in range(20)]
     monkeypatch.setattr("albert_cli.text.installed_docs.read_installed_docs", lambda stdlib_only: iter(installed))
-    build_data(["docs:"], small_vocabulary, out, TENTH, workers=1)
-    assert build(["docs:"], small_vocabulary, out, TENTH).up_to_date
+    build_data(["docs:"], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
+    assert build(["docs:"], small_vocabulary, out, TENTH_HELD_OUT).up_to_date
     installed.append(("another", "Ti ra so."))
     with pytest.raises(BusyError, match="other text"):
-        build_data(["docs:"], small_vocabulary, out, TENTH)
+        build_data(["docs:"], small_vocabulary, out, TENTH_HELD_OUT)
 
 
 def test_build_reruns_only_the_changed_part(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     (path,) = write_files(1)
-    build_data([path], small_vocabulary, out, TENTH, workers=1)
+    build_data([path], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     unfinish(out)
     times = {p.parent.name: p.stat().st_mtime_ns for p in out.glob("shards/*/shard.json")}
     change_one_byte(path)
-    build_data([path], small_vocabulary, out, TENTH, workers=1)
+    build_data([path], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     again = {p.parent.name for p in out.glob("shards/*/shard.json") if p.stat().st_mtime_ns != times[p.parent.name]}
     assert again == {min(times)}
 
@@ -363,15 +363,15 @@ def test_build_reads_stdin(
     text = documents_file.read_bytes()
     out = tmp_path / "out"
     other = str(shutil.copy(documents_file, tmp_path / "other.txt"))
-    build_data([str(documents_file)], small_vocabulary, tmp_path / "file", TENTH, workers=1)
+    build_data([str(documents_file)], small_vocabulary, tmp_path / "file", TENTH_HELD_OUT, workers=1)
     send(text)
-    build_data(["-", other], small_vocabulary, out, TENTH, workers=2)
+    build_data(["-", other], small_vocabulary, out, TENTH_HELD_OUT, workers=2)
     assert document_set(out, "train") == document_set(tmp_path / "file", "train")
     send(text)
-    assert build(["-", other], small_vocabulary, out, TENTH).up_to_date
+    assert build(["-", other], small_vocabulary, out, TENTH_HELD_OUT).up_to_date
     send(text[1:])
     with pytest.raises(BusyError, match="other text"):
-        build_data(["-", other], small_vocabulary, out, TENTH)
+        build_data(["-", other], small_vocabulary, out, TENTH_HELD_OUT)
     send(b"Ba de fi.\n\nGo lu ma ne.\n")
     report = build(["-"], small_vocabulary, tmp_path / "tiny", BuildSettings())
     assert {split: counts.documents for split, counts in report.facts.totals.items()} == {"train": 1, "heldout": 1}
@@ -388,15 +388,17 @@ def test_build_splits_hub_dataset_by_file(
         rows = (json.dumps({"text": document}) + "\n" for document in documents[number::4])
         (folder / f"train-{number}-of-4.jsonl").write_text("".join(rows))
     sources = [f"hf:{folder}"]
-    units = plan_units(sources, small_vocabulary, tmp_path / "data", TENTH)
+    units = plan_units(sources, small_vocabulary, tmp_path / "data", TENTH_HELD_OUT)
     assert [unit.name for unit in units] == [f"{n:05d}-dataset-{n:05d}" for n in range(4)]
-    report = build(sources, small_vocabulary, tmp_path / "data", TENTH, workers=2)
+    report = build(sources, small_vocabulary, tmp_path / "data", TENTH_HELD_OUT, workers=2)
     assert sum(counts.documents for counts in report.facts.totals.values()) == len(documents)
-    build(write_files(1), small_vocabulary, tmp_path / "files", TENTH)
+    build(write_files(1), small_vocabulary, tmp_path / "files", TENTH_HELD_OUT)
     for split in SPLITS:
         assert document_set(tmp_path / "data", split) == document_set(tmp_path / "files", split)
-    assert build(sources, small_vocabulary, tmp_path / "data", TENTH).up_to_date
+    assert build(sources, small_vocabulary, tmp_path / "data", TENTH_HELD_OUT).up_to_date
     for index in (1, 0):
-        build_data(sources, small_vocabulary, tmp_path / "jobs", TENTH, workers=1, array_job=ArrayJob(index, 2))
-    build(sources, small_vocabulary, tmp_path / "jobs", TENTH)
+        build_data(
+            sources, small_vocabulary, tmp_path / "jobs", TENTH_HELD_OUT, workers=1, array_job=ArrayJob(index, 2)
+        )
+    build(sources, small_vocabulary, tmp_path / "jobs", TENTH_HELD_OUT)
     assert contents(tmp_path / "jobs") == contents(tmp_path / "data")

@@ -17,7 +17,7 @@ from albert_cli.data.records import BuildSettings
 from albert_cli.errors import BusyError
 from albert_cli.store import manifests
 from albert_cli.text.work_units import WorkUnit
-from tests.helpers.data_directories import TENTH, WriteFiles, contents
+from tests.helpers.data_directories import TENTH_HELD_OUT, WriteFiles, contents
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_file
     sources = write_files(3)
     whole = tmp_path / "whole"
     out = tmp_path / "out"
-    build_data(sources, small_vocabulary, whole, TENTH, workers=2)
+    build_data(sources, small_vocabulary, whole, TENTH_HELD_OUT, workers=2)
     for index in (2, 0):
-        build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(index, 3))
+        build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(index, 3))
     with pytest.raises(BusyError, match="unfinished build of other"):
         build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3), array_job=ArrayJob(1, 3))
-    last = build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(1, 3))
+    last = build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(1, 3))
     assert isinstance(last, ArrayJobReport)
     assert last.tasks_finished == last.tasks_total >= 6
     assert "job 1/3" in last.format()
@@ -46,9 +46,9 @@ def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_file
     early = Path(shutil.copytree(out, tmp_path / "early"))
     store.remove_directory(next((early / "shards").iterdir()))
     for directory in (out, early):
-        build_data(sources, small_vocabulary, directory, TENTH)
+        build_data(sources, small_vocabulary, directory, TENTH_HELD_OUT)
         assert contents(directory) == contents(whole)
-    again = build_data(sources, small_vocabulary, out, TENTH, array_job=ArrayJob(0, 3))
+    again = build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, array_job=ArrayJob(0, 3))
     assert isinstance(again, BuildReport) and again.up_to_date
 
 
@@ -56,7 +56,7 @@ def test_build_failure_keeps_the_work_of_other_jobs(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = write_files(1)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(0, 1))
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(0, 1))
     before = contents(out)
     with pytest.raises(BusyError, match="unfinished build of other"):
         build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3))
@@ -65,7 +65,7 @@ def test_build_failure_keeps_the_work_of_other_jobs(
     (out / "shards" / ".first-being-written").mkdir(parents=True)
     monkeypatch.setattr("albert_cli.data.build.tokenize_unit", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        build_data(sources, small_vocabulary, out, TENTH, workers=1)
+        build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     assert (out / "shards" / ".first-being-written").is_dir()
 
 
@@ -80,10 +80,10 @@ def test_build_waits_for_a_task_of_another_process(
 ) -> None:
     monkeypatch.setattr(build, "_SECONDS_BETWEEN_ATTEMPTS", 0.1)
     sources = write_files(2)
-    (first, *_) = plan_units(sources, small_vocabulary, out, TENTH)
+    (first, *_) = plan_units(sources, small_vocabulary, out, TENTH_HELD_OUT)
     with ThreadPoolExecutor(1) as thread:
         with store.lock(out / ".tasks" / first.name):
-            future = thread.submit(build_data, sources, small_vocabulary, out, TENTH, 1, array_job)
+            future = thread.submit(build_data, sources, small_vocabulary, out, TENTH_HELD_OUT, 1, array_job)
             while "waiting for 1 of" not in capsys.readouterr().err:
                 time.sleep(0.05)
             assert not future.done() and not first.is_finished
@@ -93,7 +93,7 @@ def test_build_waits_for_a_task_of_another_process(
 
 
 def test_array_jobs_cover_every_unit_once(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    units = plan_units(write_files(4), small_vocabulary, out, TENTH)
+    units = plan_units(write_files(4), small_vocabulary, out, TENTH_HELD_OUT)
     dealt = [unit.name for index in range(3) for unit in ArrayJob(index, 3).select(units, size=lambda unit: unit.size)]
     assert sorted(dealt) == sorted(unit.name for unit in units)
 
@@ -102,7 +102,7 @@ def test_merge_of_verified_shards_reads_no_text_again(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = write_files(3)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(0, 1))
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(0, 1))
     hashed: list[Path] = []
     sha256_file = manifests.sha256_file
 
@@ -115,9 +115,9 @@ def test_merge_of_verified_shards_reads_no_text_again(
 
     monkeypatch.setattr(manifests, "sha256_file", count)
     monkeypatch.setattr(WorkUnit, "sha256", fail)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     assert not any(path.suffix in (".ids", ".sentences", ".documents") for path in hashed)
-    report = build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    report = build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     assert isinstance(report, BuildReport) and report.up_to_date
 
 
@@ -125,13 +125,13 @@ def test_merge_reads_changed_shards_and_sources_again(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = write_files(3)
-    build_data(sources, small_vocabulary, tmp_path / "whole", TENTH, workers=1)
-    build_data(sources, small_vocabulary, out, TENTH, workers=1, array_job=ArrayJob(0, 1))
+    build_data(sources, small_vocabulary, tmp_path / "whole", TENTH_HELD_OUT, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(0, 1))
     ids = next(out.glob("shards/*/train-00.ids"))
     content = bytearray(ids.read_bytes())
     content[0] ^= 1
     ids.write_bytes(content)
     os.utime(sources[0], ns=(1, 1))
-    build_data(sources, small_vocabulary, out, TENTH, workers=1)
+    build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     assert "train-00.ids: damaged" in capsys.readouterr().err
     assert contents(out) == contents(tmp_path / "whole")

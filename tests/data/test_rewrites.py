@@ -6,7 +6,7 @@ import pytest
 
 from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import TokenCorpus
-from tests.helpers.data_directories import TENTH, build, contents, document_set, iter_documents
+from tests.helpers.data_directories import TENTH_HELD_OUT, build, contents, document_set, iter_documents
 
 
 def interrupt(*_: object) -> None:
@@ -28,7 +28,7 @@ def test_dedup_retains_the_first_of_equal_documents(
     report = build(sources, small_vocabulary, tmp_path / "out", settings, workers=1)
     assert report.facts.duplicates_dropped == 20 + 100 + 100
     assert "220 duplicate documents dropped" in report.format()
-    build([str(every)], small_vocabulary, tmp_path / "every", TENTH)
+    build([str(every)], small_vocabulary, tmp_path / "every", TENTH_HELD_OUT)
     for split in ("train", "heldout"):
         assert document_set(tmp_path / "out", split) == document_set(tmp_path / "every", split)
     retained = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in iter_documents(shard)]

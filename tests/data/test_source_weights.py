@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from albert_cli.data.shards import TokenCorpus
-from tests.helpers.data_directories import TENTH, WriteFiles, build, document_set, iter_documents
+from tests.helpers.data_directories import TENTH_HELD_OUT, WriteFiles, build, document_set, iter_documents
 
 
 def test_weight_repeats_shards_without_copying_them(
@@ -17,8 +17,8 @@ def test_weight_repeats_shards_without_copying_them(
     (path,) = write_files(1)
     once = tmp_path / "once"
     more = tmp_path / "more"
-    build([path], small_vocabulary, once, TENTH, workers=1)
-    report = build([f"{path}@2.5"], small_vocabulary, more, TENTH, workers=1)
+    build([path], small_vocabulary, once, TENTH_HELD_OUT, workers=1)
+    report = build([f"{path}@2.5"], small_vocabulary, more, TENTH_HELD_OUT, workers=1)
     corpus = TokenCorpus.open(more)
     single = TokenCorpus.open(once)
     times = Counter(document for shard in corpus.shards for document in iter_documents(shard))
@@ -36,8 +36,8 @@ def test_weight_repeats_shards_without_copying_them(
 
 def test_weight_below_one_leaves_documents_out(small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path) -> None:
     (path,) = write_files(1)
-    build([path], small_vocabulary, tmp_path / "1", TENTH, workers=1)
-    build([f"{path}@0.4"], small_vocabulary, tmp_path / "0.4", TENTH, workers=1)
+    build([path], small_vocabulary, tmp_path / "1", TENTH_HELD_OUT, workers=1)
+    build([f"{path}@0.4"], small_vocabulary, tmp_path / "0.4", TENTH_HELD_OUT, workers=1)
     some = document_set(tmp_path / "0.4", "train")
     every = document_set(tmp_path / "1", "train")
     assert some < every

@@ -10,7 +10,7 @@ import pytest
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.store import files, manifests
-from tests.helpers.data_directories import TENTH, WriteFiles, build
+from tests.helpers.data_directories import TENTH_HELD_OUT, WriteFiles, build
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_verify_data_detects_swapped_shards(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
-    build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    build(write_files(2), small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     first, second, *_ = sorted((out / "shards").iterdir())
     first.rename(out / "kept")
     second.rename(first)
@@ -31,7 +31,7 @@ def test_verify_data_detects_swapped_shards(small_vocabulary: Path, write_files:
 def test_verify_data_hashes_again_only_after_a_change(
     small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(write_files(2), small_vocabulary, out, TENTH, workers=1)
+    build(write_files(2), small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     hashed: list[Path] = []
     sha256_file = manifests.sha256_file
 

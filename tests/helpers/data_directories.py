@@ -14,7 +14,7 @@ from albert_cli.data.shards import Shard, TokenCorpus
 
 WriteFiles = Callable[[int], list[str]]
 TokenizedDocument = tuple[tuple[int, ...], ...]  # sentences of ids
-TENTH = BuildSettings(holdout=0.1, split_bytes=30_000)
+TENTH_HELD_OUT = BuildSettings(holdout=0.1, split_bytes=30_000)  # few bytes, so several work units per file
 
 
 def build(sources: list[str], vocabulary: Path, out: Path, settings: BuildSettings, workers: int = 0) -> BuildReport:

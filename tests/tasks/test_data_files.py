@@ -37,7 +37,7 @@ def workbook() -> bytes:
     ids=["xlsx", "xls", "gzip", "parquet", "pdf", "zstd"],
 )
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
-def test_read_text_names_binary_formats(tmp_path: Path, content: bytes, name: str, suffix: str) -> None:
+def test_open_table_binary_file_reports_its_format(tmp_path: Path, content: bytes, name: str, suffix: str) -> None:
     path = tmp_path / f"train.{suffix}"
     path.write_bytes(content)
     with pytest.raises(InputError) as raised:
@@ -64,6 +64,7 @@ def test_read_table_finds_the_delimiter(tmp_path: Path, name: str, content: str)
     path.write_bytes(content.encode())
     task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe"))
     assert isinstance(task, Classification)
+    # The comma is removed because the text of the last file has none.
     assert [example.text_a.replace(",", "") for example in task.read("dev")] == ["a b", "c"]
 
 
@@ -92,7 +93,7 @@ def test_read_table_hint_fits_the_delimiter(tmp_path: Path, name: str, content: 
     assert hint in str(raised.value.hint)
 
 
-def test_open_table_workbook_by_name_is_named(tmp_path: Path) -> None:
+def test_open_table_path_of_a_workbook_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.xlsx"
     path.write_bytes(workbook())
     with pytest.raises(InputError, match=r"mine\.xlsx: an Excel or LibreOffice workbook"):
@@ -106,8 +107,8 @@ def test_open_table_workbook_by_name_is_named(tmp_path: Path) -> None:
         ("jsonl", '{"text": "a", "label": "x"}\n{"text": \n', ":2: not valid JSON"),
     ],
 )
-def test_open_table_braces_in_path_keep_error(tmp_path: Path, suffix: str, content: str, message: str) -> None:
-    path = tmp_path / f"{{a}}{{0.b}}{{}}.{suffix}"
+def test_open_table_path_with_braces_is_in_the_error(tmp_path: Path, suffix: str, content: str, message: str) -> None:
+    path = tmp_path / f"{{a}}{{0.b}}{{}}.{suffix}"  # must not be interpreted by `str.format`
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as raised:
         open_table(TableSettings(), str(path))

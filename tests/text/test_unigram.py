@@ -23,9 +23,8 @@ def test_prune_keeps_best_pieces_and_every_character(small_vocabulary: SentenceP
     scores = {p.piece: p.score for p in v.proto.pieces if p.type == p.NORMAL and len(p.piece) > 1}
     kept_scores = [score for piece, score in scores.items() if piece in smaller.pieces]
     assert sorted(kept_scores) == sorted(scores.values())[-len(kept_scores) :]
-    single = SentencePieceVocabulary(
-        prune_vocabulary(v.proto, 1), v.cleaning
-    )  # less than what every text may need: special pieces, symbols and characters remain
+    # One piece is less than every text may need: special pieces, symbols and characters remain.
+    single = SentencePieceVocabulary(prune_vocabulary(v.proto, 1), v.cleaning)
     assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
     text = "the file is not there."
     assert single.decode(single.encode(text)) == text
@@ -37,10 +36,11 @@ def test_log_estimate_warns_and_names_a_sample_that_fits(
     from albert_cli.text import unigram
 
     monkeypatch.setattr(unigram, "memory_info", lambda: {"available": 1_000_000, "total": 2_000_000})
-    unigram.log_training_estimate(1000, 100_000)
+    unigram.log_training_estimate(sentences=1000, text_bytes=100_000)
     printed = capsys.readouterr().err
     assert "warning: only 0.0 GB of memory available" in printed
-    assert "--sample-size 391 would fit" in printed  # 23 bytes for each of 100,000 are 2.3 MB
+    # Training takes 23 times the text, 2.3 MB; 1 MB is available, and 0.9 * 1000 * 1 / 2.3 = 391.
+    assert "--sample-size 391 would fit" in printed
     monkeypatch.setattr(unigram, "memory_info", dict)  # unknown
     unigram.log_training_estimate(1000, 100_000)
     assert "warning" not in capsys.readouterr().err

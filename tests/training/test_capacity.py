@@ -14,7 +14,7 @@ def make_estimate(total: int) -> capacity.MemoryEstimate:
 
 
 def test_warn_training_memory_warns_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    free_bytes = iter([1100, 900, 800, 700, 700])
+    free_bytes = iter([1100, 900, 800, 700, 700])  # enough for the first of four seeds; the last is for 1001
     monkeypatch.setattr(capacity, "available_memory", lambda device: next(free_bytes))
     cpu = torch.device("cpu")
     capacity._warn_once.cache_clear()
@@ -27,8 +27,8 @@ def test_warn_training_memory_warns_once(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(capacity, "available_memory", lambda device: 0)
     capacity.warn_training_memory(make_estimate(1000), 8, cpu)
     assert "warning: " in capsys.readouterr().err
-    monkeypatch.undo()
-    monkeypatch.setattr(machine, "memory_info", dict)
+    monkeypatch.undo()  # `available_memory` is the real function again
+    monkeypatch.setattr(machine, "memory_info", dict)  # a system that does not report its memory
     capacity.warn_training_memory(make_estimate(1002), 8, cpu)
     assert capacity.available_memory(cpu) is None
     assert not capsys.readouterr().err
