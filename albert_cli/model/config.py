@@ -100,6 +100,8 @@ class ModelConfig:
                 hint = "it must be at least 1, and below 2**31"
             elif name == "type_vocab_size" and value < 2:
                 hint = "it must be at least 2: one for each text of a pair"
+            elif name == "max_position_embeddings" and value < 5:
+                hint = "it must be at least 5: three special tokens, and a token of each text of a pair"
             elif get_origin(field_type) is Literal and value not in get_args(field_type):
                 hint = f"choose one of {', '.join(get_args(field_type))}"
             elif name == "order_labels" and value not in (2, 3):

@@ -20,8 +20,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from unicodedata import category, combining
 
+from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.unigram import SPECIAL_TOKENS
+from albert_cli.text.vocabulary import MODEL_FILE
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -128,11 +130,15 @@ def build_tokenizer_config(cleaning: Cleaning, model_max_length: int) -> dict[st
 def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     """Return a sequence of `tokenizers` steps that does what `clean` and then SentencePiece's normalizer do.
 
-    charsmap: SentencePiece's compiled normalization rules, b"" if the model has none.
+    charsmap: SentencePiece's compiled normalization rules, b"" if the model has none. Raises `CheckpointError` if they
+    are damaged.
     """
     from tokenizers import Regex, normalizers
 
-    apply_charsmap = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
+    try:
+        apply_charsmap = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
+    except Exception as error:  # the library raises plain exceptions
+        raise CheckpointError(f"{MODEL_FILE}: its normalization rules are damaged ({error})") from None
     first_form, last_form = cleaning.unicode_forms
     # `clean` uses Python's `isspace` and `combining`, from which \s and \p{M} of the regex engine differ in some
     # characters. So the character classes list the characters for which Python's functions return true.

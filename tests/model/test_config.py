@@ -60,6 +60,7 @@ def test_config_group_sizes_count_the_layers_of_each_group() -> None:
         ({"order_labels": 4}, "order_labels is 4"),
         ({"hidden_size": 0}, "hidden_size is 0"),
         ({"type_vocab_size": 1}, "type_vocab_size is 1"),
+        ({"max_position_embeddings": 4}, "max_position_embeddings is 4"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
         ({"hidden_act": "swish"}, "hidden_act"),
         ({"sharing": "some"}, "sharing"),

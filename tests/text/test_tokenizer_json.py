@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from tests.helpers.vocabularies import load_sentencepiece
@@ -125,3 +126,11 @@ def test_ids_with_other_cleanings_are_equal(tmp_path: Path, vocabulary_dir: Path
         "أُضيف",  # two marks on a letter, of which the second composes with it
     ]
     assert differing(v, AutoTokenizer.from_pretrained(tmp_path), texts) == []
+
+
+def test_damaged_normalization_rules_are_an_error(vocabulary_dir: Path) -> None:
+    model = (vocabulary_dir / "spiece.model").read_bytes()
+    vocabulary = SentencePieceVocabulary(model, Cleaning())
+    vocabulary.proto.normalizer_spec.precompiled_charsmap = b"\xff" * 8
+    with pytest.raises(CheckpointError, match=r"spiece\.model: its normalization rules are damaged"):
+        list(vocabulary.encode_with_offsets(["text"]))
