@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import struct
+import time
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,11 +103,14 @@ def test_run_writes_wandb_curves(
     pretrain(str(recipe), tiny_data, run, ['train.track=["wandb"]'], device="cpu")
     (file,) = run.glob("wandb/offline-run-*/*.wandb")
     points: dict[int, dict[str, Any]] = {}
-    for data in leveldb_log_records(file.read_bytes()):
-        record = messages.Record.FromString(data)
-        values = {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
-        if values:
-            points[values["_step"]] = values
+    deadline = time.monotonic() + 60
+    while not points and time.monotonic() < deadline:  # a process of wandb writes the file, on a busy machine later
+        for data in leveldb_log_records(file.read_bytes()):
+            record = messages.Record.FromString(data)
+            values = {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
+            if values:
+                points[values["_step"]] = values
+        time.sleep(0.1)
     curve = [(step, v["train/loss"]) for step, v in points.items() if "train/loss" in v]
     assert_curve_of_journal(curve, run)
 
