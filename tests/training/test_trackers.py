@@ -6,9 +6,9 @@ import json
 import os
 import sqlite3
 import struct
-import time
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
