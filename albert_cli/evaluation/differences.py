@@ -78,13 +78,19 @@ def read_predictions_by_seed(task: AnyTask, out: Path, result: EvaluationResult,
     predictions = {}
     for seed in map(int, result.scores_by_seed):
         directory = run_directory(out, seed)
-        values = [line["prediction"] for line in read_predictions(directory)]
-        try:
-            labels_or_values = values if task.is_regression else [task.labels.index(str(value)) for value in values]
-            predictions[seed] = np.array(labels_or_values, np.float64 if task.is_regression else np.int64)
-        except (TypeError, ValueError):
-            predictions[seed] = np.empty(0)
-        if predictions[seed].shape != (n_examples,):
+        array = _parse_predictions(task, [line["prediction"] for line in read_predictions(directory)])
+        if array is None or array.shape != (n_examples,):
             message = f"{directory / PREDICTIONS}: damaged: it has no prediction for each of {n_examples} examples"
             raise CheckpointError(message, f"remove {directory} and run the same command again")
+        predictions[seed] = array
     return predictions
+
+
+def _parse_predictions(task: Classification, predictions: Sequence[object]) -> Array | None:
+    """Return values, or indices of classes in `task.labels`, [N]; None if a prediction is neither."""
+    try:
+        if task.is_regression:
+            return np.array(predictions, np.float64)
+        return np.array([task.labels.index(str(label)) for label in predictions], np.int64)
+    except (TypeError, ValueError):
+        return None

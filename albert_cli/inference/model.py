@@ -43,8 +43,8 @@ class InferenceCheckpoint:
     def with_faster_matmul(self) -> InferenceCheckpoint:
         """Return the checkpoint with the faster matmul library; on a CPU, measuring it takes up to 0.5 s.
 
-        Skip it if all batches have fewer tokens than `encoder.MIN_PACKED_ROWS`, because such batches use no packed
-        weights.
+        Skip it if all batches have fewer tokens than `encoder.MIN_PACKED_ROWS`: no weight is packed for them, and the
+        measurement takes longer than the faster library saves.
         """
         if self.device.type != "cpu":
             return self
