@@ -14,7 +14,7 @@ from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary
-from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.vocabulary import REQUEST_FILE, Vocabulary
 from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
 
 JsonObject: TypeAlias = Mapping[str, object]
@@ -25,7 +25,7 @@ _KIND_BY_FILE: Final = {
     RESULTS: "evaluation",
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
-    "request.json": "unfinished vocabulary",
+    REQUEST_FILE: "unfinished vocabulary",
     "recipe.toml": "run",  # a run that ended before its first step was logged
 }
 # The keys of `results.json` and of `config.json` that are shown.

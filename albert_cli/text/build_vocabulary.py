@@ -34,11 +34,10 @@ from albert_cli.text.unigram import (
     train_unigram,
     utf8_size,
 )
-from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, Vocabulary
+from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, REQUEST_FILE, TOKENIZER_FILE, Vocabulary
 from albert_cli.text.work_units import SourcePartRecord, WorkUnit, WorkUnitRecord, split_sources
 
 REPORT_FILE = "vocabulary.json"
-_REQUEST_FILE = "request.json"  # exists while the vocabulary is being built
 _MIN_SENTENCES_TO_HOLD_OUT = 10_000  # all of a smaller sample is trained on
 _BYTES_PER_SENTENCE = 120  # for an estimate; the English Wikipedia has 112
 _BYTE_TOKENS = 256  # of byte fallback: one for each value of a byte
@@ -154,7 +153,7 @@ def build(
     normalize_symbols(settings.symbols, settings.cleaning)  # raises an error before the text is read, not after
     units = split_sources(sources, settings.read)
     request = VocabularyRequest(settings, [unit.record for unit in units])
-    manifest = store.read_finished_manifest(out, "vocabulary", _REQUEST_FILE)
+    manifest = store.read_finished_manifest(out, "vocabulary", REQUEST_FILE)
     if manifest is not None:
         report = _read_finished(out, request, units, workers)
         console.info(f"{out}: up to date")
@@ -282,20 +281,20 @@ def describe_vocabulary(directory: Path) -> tuple[dict[str, object], list[str]]:
 def _mark_unfinished(out: Path, request: VocabularyRequest) -> Iterator[None]:
     """Lock `out` and mark it as unfinished while the block runs; remove its files if the block fails."""
     with store.lock(out):
-        store.write_json(out / _REQUEST_FILE, asdict(request))
+        store.write_json(out / REQUEST_FILE, asdict(request))
         try:
             yield
         except BaseException:
-            for name in (store.MANIFEST, MODEL_FILE, TOKENIZER_FILE, CONFIG_FILE, REPORT_FILE, _REQUEST_FILE):
+            for name in (store.MANIFEST, MODEL_FILE, TOKENIZER_FILE, CONFIG_FILE, REPORT_FILE, REQUEST_FILE):
                 (out / name).unlink(missing_ok=True)
             raise
-        (out / _REQUEST_FILE).unlink()
+        (out / REQUEST_FILE).unlink()
 
 
 def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUnit], workers: int) -> VocabularyReport:
     """Return a finished directory's report; raise `BusyError` if its request differs from this one."""
     # A process that was killed just before it removed the request and the staging files has left them.
-    (out / _REQUEST_FILE).unlink(missing_ok=True)
+    (out / REQUEST_FILE).unlink(missing_ok=True)
     store.remove_leftovers(out)
     store.verify(out, "vocabulary")
     report = store.read_record(out / REPORT_FILE, VocabularyReport)

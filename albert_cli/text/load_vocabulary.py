@@ -22,7 +22,7 @@ from albert_cli.text.comparison_texts import sample_texts
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.tokenizers_vocabulary import TokenizerJson, TokenizersVocabulary, read_tokenizer_files
 from albert_cli.text.unigram import SPECIAL_TOKENS
-from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
+from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, REQUEST_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
 
 # This program does not read these files, but transformers builds a tokenizer.json from them.
 _OTHER_TOKENIZER_FILES: Final = ("vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
@@ -37,6 +37,8 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         directory = directory / "vocabulary"
     if not _has_vocabulary(directory):
         raise _missing_vocabulary(directory)
+    if (directory / REQUEST_FILE).is_file() and store.read_manifest(directory) is None:
+        raise CheckpointError(f"{directory}: the vocabulary is unfinished", "run the same `albert vocab` command again")
     if store.exists_or_is_listed(directory / MODEL_FILE):
         cleaning = _read_tokenizer_config(directory).cleaning
         return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), cleaning, directory)
@@ -60,7 +62,7 @@ def _missing_vocabulary(directory: Path) -> CheckpointError:
 
 
 def _has_vocabulary(directory: Path) -> bool:
-    return any(store.exists_or_is_listed(directory / name) for name in (MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE))
+    return any((directory / name).is_file() for name in (MODEL_FILE, TOKENIZER_FILE, WORDPIECE_FILE))
 
 
 def _read_tokenizer_config(directory: Path) -> TokenizerConfig:

@@ -25,6 +25,7 @@ MODEL_FILE = "spiece.model"
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 WORDPIECE_FILE = "vocab.txt"
+REQUEST_FILE = "request.json"  # exists while `albert vocab` builds the vocabulary
 _BATCH_TEXTS = 256  # encoded by `tokenizers` at a time; an encoding takes about 100 bytes per token
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -117,3 +117,14 @@ def test_missing_file_of_a_vocabulary_is_an_error(name: str, vocabulary_dir: Pat
     (directory / name).unlink()
     with pytest.raises(CheckpointError, match=f"{name}: no such file"):
         Vocabulary.load(directory)
+
+
+def test_vocabulary_without_its_last_files_is_rejected(vocabulary_dir: Path, tmp_path: Path) -> None:
+    """`albert vocab` was killed after it had moved the first files of the vocabulary to their place."""
+    directory = tmp_path / "vocabulary"
+    shutil.copytree(vocabulary_dir, directory)
+    for name in ("tokenizer_config.json", "vocabulary.json", "manifest.json"):
+        (directory / name).unlink()
+    (directory / "request.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="the vocabulary is unfinished"):
+        Vocabulary.load(directory)
