@@ -168,10 +168,13 @@ def find_checkpoint(name: str) -> Path:
     Of a run, this is the newest step. Downloads the files of a Hub id. Raises `CheckpointError` if there is none.
     """
     path = Path(name)
-    if (path / "config.json").is_file():
+    steps = store.saved_steps(path)
+    # If `albert finetune` is killed while it publishes a model, the run has a config.json and no manifest.
+    is_unpublished = bool(steps) and store.read_manifest(path) is None
+    if (path / "config.json").is_file() and not is_unpublished:
         return path
     if path.is_dir():
-        if steps := store.saved_steps(path):
+        if steps:
             return steps[-1]
         content, hint = describe_layout(path)
         raise CheckpointError(f"{path}: contains {content}", hint)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from albert_cli.errors import CheckpointError, ConfigError
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
+# Matches JSON that may contain a number that is not finite: a constant (or a text with its name), or a number with an
+# exponent of three digits or with hundreds of digits, which may exceed the largest float.
+_NONFINITE_CANDIDATE: Final = re.compile(rb"NaN|Infinity|[\s:,\[]-?(?:[0-9][0-9.]*[eE]\+?[0-9]{3}|[0-9]{300})")
 
 
 def type_adapter(record_type: type[T]) -> TypeAdapter[T]:
@@ -34,7 +39,7 @@ def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
     """Parse the JSON of a file as a record.
 
     Raises `CheckpointError` for a key that is missing or of another type, for a value that the record's class rejects,
-    and for the constants NaN and Infinity.
+    and for a number that is not finite: the constants NaN and Infinity, and numbers such as 1e999.
     """
     from pydantic import ValidationError
 
@@ -44,19 +49,23 @@ def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
         raise invalid_record_error(path, error) from None
     except ConfigError as error:  # of settings, which the record contains
         raise CheckpointError(f"{path}: {error.message}") from None
-    if b"NaN" in data or b"Infinity" in data:  # as a number, or only within a text
+    if _NONFINITE_CANDIDATE.search(data):
         _reject_nonfinite_numbers(path, data)
     return record
 
 
 def _reject_nonfinite_numbers(path: Path, data: bytes) -> None:
-    """Raise `CheckpointError` if JSON contains NaN or infinity, which Python's `json` writes and pydantic accepts."""
+    """Raise `CheckpointError` if JSON contains a number that is not finite, which pydantic accepts."""
 
-    def reject(constant: str) -> None:
+    def reject_constant(constant: str) -> None:
         raise CheckpointError(f"{path}: contains {constant}, which is not valid JSON")
 
-    with suppress(ValueError, RecursionError):  # Python's limits on digits and nesting are below pydantic's
-        json.loads(data, parse_constant=reject)
+    def reject_overflow(number: str) -> None:
+        if not math.isfinite(float(number)):
+            raise CheckpointError(f"{path}: contains {number[:20]}, which is larger than any float")
+
+    with suppress(RecursionError):  # pydantic allows deeper nesting
+        json.loads(data, parse_constant=reject_constant, parse_float=reject_overflow, parse_int=reject_overflow)
 
 
 def invalid_record_error(path: Path, error: ValidationError) -> CheckpointError:

@@ -365,6 +365,8 @@ def _find_faults(command: Command, folder: Path, path: Path, result: Result, inp
     if "Traceback" in result.err or "Exception ignored" in result.err:
         yield "a traceback"
     lines = [line for line in result.err.splitlines() if line.strip()]
+    # A learning rate that is valid but very large lets the run diverge; the error names the setting.
+    is_diverged = result.code == 5 and path.suffix == ".toml" and "optimizer.lr" in result.err
     if result.code != 0:
         if result.out:
             yield f"stdout has {result.out[:60]!r}"
@@ -372,7 +374,7 @@ def _find_faults(command: Command, folder: Path, path: Path, result: Result, inp
             yield "not exactly one error line"
         elif not lines[-1].startswith("hint: "):
             yield "no hint"
-        elif not is_longer and not _names(" ".join(lines[-2:]), path, folder, command):
+        elif not is_longer and not is_diverged and not _names(" ".join(lines[-2:]), path, folder, command):
             yield "the file is not named"
         if len(result.error) > 1000:
             yield f"an error of {len(result.error)} characters"

@@ -288,6 +288,14 @@ def test_find_checkpoint_of_a_run_is_its_newest_complete_step(tmp_path: Path) ->
     assert hub.find_checkpoint(str(step)) == step
 
 
+def test_find_checkpoint_of_a_run_killed_while_publishing(tmp_path: Path) -> None:
+    run = saved(PretrainingModel(TINY), tmp_path / "run", "ForPreTraining")
+    step = saved(PretrainingModel(TINY), run / "step-00000005", "ForPreTraining")
+    assert hub.find_checkpoint(str(run)) == run
+    (run / store.MANIFEST).unlink()  # the last file that is moved to its place
+    assert hub.find_checkpoint(str(run)) == step
+
+
 def test_find_checkpoint_missing_path_raises(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="contains no checkpoint"):
         hub.find_checkpoint(str(tmp_path))
