@@ -21,6 +21,7 @@ RESULTS = "results.json"
 CROSS_VALIDATED = "cross_validated"  # among a baseline's metrics: the main metric in cross-validation on train
 CLASSICAL = "classical"  # key of the best baseline in `EvaluationResult.differences`
 CONTROLS = {"init": "same init", "random": "random weights"}  # titles of the controls, by their initial weights
+_Seed = Annotated[str, Field(pattern="^[0-9]+$")]  # JSON has only strings as keys
 
 
 def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
@@ -208,15 +209,15 @@ class ScoreDifference(Record):
 class SeedSummary(Record):
     """The main metric over several seeds; `median` is None if every seed diverged.
 
-    `spread` is the highest score minus the lowest. `diverged` and `collapsed` have reasons by seed. A collapsed seed
-    has a score, but a diverged one has none.
+    `spread` is the highest score minus the lowest. `diverged` and `collapsed` have reasons by seed. Only a diverged
+    seed has no score.
     """
 
     median: float | None = None
     spread: float | None = None
     stdev: float | None = None
     standard_error: float | None = None
-    scores_by_seed: dict[str, float] = {}
+    scores_by_seed: dict[_Seed, float] = {}
     diverged: dict[str, str] = {}
     collapsed: dict[str, str] = {}
 
@@ -247,8 +248,8 @@ class EvaluationResult(CheckpointResult):
     stdev: float
     standard_error: float | None = None
     median_without_collapsed: float | None = None
-    scores_by_seed: dict[str, float]
-    all_scores: dict[str, list[float]]
+    scores_by_seed: Annotated[dict[_Seed, float], Field(min_length=1)]
+    all_scores: dict[str, Annotated[list[float], Field(min_length=1)]]
     seeds: list[int]
     diverged: dict[str, str] = {}
     collapsed: dict[str, str] = {}
@@ -286,10 +287,7 @@ class EnsembleMember(Record):
 
 
 class EnsembleGain(Record):
-    """Gains in the main metric.
-
-    The ensemble of all members, or of the chosen ones, is compared with the median member or with the best one.
-    """
+    """Gains in the main metric of all members, or of the chosen ones, over the median member or the best one."""
 
     all_over_median: float
     all_over_best: float

@@ -69,6 +69,21 @@ def test_read_result_reports_file_and_key_of_wrong_value(changes: dict[str, Any]
         read_result(path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores_by_seed": {}}, r"results\.json: eval\.scores_by_seed: "),
+        ({"scores_by_seed": {"first": 0.5}}, r"eval\.scores_by_seed\.first"),
+        ({"all_scores": {"accuracy": []}}, r"eval\.all_scores\.accuracy: "),
+    ],
+)
+def test_read_result_needs_a_score_of_a_seed(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    values = evaluation_result().model_dump()
+    (tmp_path / "results.json").write_text(json.dumps(values | changes))
+    with pytest.raises(CheckpointError, match=message):
+        read_result(tmp_path / "results.json")
+
+
 def test_read_result_rejects_nan(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(run_result().to_json() | {"score": float("nan")}))

@@ -26,9 +26,10 @@ from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine
+from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
-from albert_cli.text.records import iter_json_objects, iter_parquet_rows
+from albert_cli.text.records import JsonObject, iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
 
@@ -112,7 +113,8 @@ class InputReader:
     def _json_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
         """Yield the rows of JSON lines; an object without an `id` gets its line number as `id`."""
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
-        for number, values in iter_json_objects(lines, lambda number: f"{name}:{number}"):
+        for number, parsed in iter_json_objects(lines, lambda number: f"{name}:{number}"):
+            values = _replace_surrogates_of_object(parsed)
             keys = tuple(values)
             if keys not in mappers:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
@@ -153,6 +155,16 @@ class InputReader:
                 mapper = map_columns(self.task, list(values), name, self.layout)
             example = self.task.parse_example(InputLine("", name, number, mapper(values)))
             yield number, InputRow(example, values)
+
+
+def _replace_surrogates_of_object(values: JsonObject) -> JsonObject:
+    """Return a JSON object with U+FFFD in place of every lone surrogate, because no output file can contain one."""
+    text = json.dumps(values, ensure_ascii=False)
+    repaired = replace_surrogates(text)
+    if repaired == text:
+        return values
+    result: JsonObject = json.loads(repaired)
+    return result
 
 
 class _ArrivedLines(ReadCounter):

@@ -22,8 +22,8 @@ from albert_cli.model.config import CUSTOM_MODEL_TYPE, ModelConfig
 from albert_cli.model.hf_config import CLASS_PREFIXES, MULTI_LABEL, config_to_json, model_type
 from albert_cli.model.weight_files import (
     WEIGHTS_FILE,
-    check_floating_point,
     check_size,
+    check_values,
     describe_file,
     describe_layout,
     find_weight_files,
@@ -228,7 +228,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     if values.get("model_type") == CUSTOM_MODEL_TYPE:  # our own type may be due to the head instead of the shape
         hf_type = CUSTOM_MODEL_TYPE
     stored = read_weights(files)
-    check_floating_point(directory, stored)
+    check_values(directory, stored)
     tensors = hf_names.from_hf_names(stored, config, hf_type)
     decoders = [tensor for name, tensor in stored.items() if name.endswith("predictions.decoder.weight")]
     is_tied = values.get("tie_word_embeddings") is not False

@@ -155,10 +155,16 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 # ---------------------------------------------------------------- checks
 
 
-def check_floating_point(directory: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Raise `CheckpointError` for quantized weights, that is for a matrix of integers: their scales are not read."""
+def check_values(directory: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise `CheckpointError` for weights with NaN or infinity, and for quantized weights.
+
+    Quantized weights are matrices of integers, whose scales are not read.
+    """
     for name, tensor in tensors.items():
-        if tensor.ndim == 2 and not tensor.is_floating_point() and name.endswith("weight"):
+        if tensor.is_floating_point():
+            if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+                raise CheckpointError(f"{directory}: {name} has values that are not finite", "use other weights")
+        elif tensor.ndim == 2 and name.endswith("weight"):
             message = f"{directory}: the weights are quantized: {name} has values of {tensor.dtype}"
             raise CheckpointError(message, "use the checkpoint in fp32, fp16 or bf16")
 

@@ -234,6 +234,15 @@ def test_predict_json_lines_after_blank_lines(tuned: Tuned, monkeypatch: pytest.
         assert albert("predict", tuned("cola"), "--input", tmp_path / name).out.splitlines() == printed
 
 
+@pytest.mark.parametrize("out", ["out.jsonl", "out.csv", "out.parquet"])
+def test_predict_lone_surrogate_is_replaced(out: str, tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        '{"text": "bade \\ud800", "notes": ["\\udfff", 1]}\n{"text": "figo", "notes": []}\n'
+    )
+    albert("predict", tuned("cola"), "--input", tmp_path / "in.jsonl", "--out", tmp_path / out)
+    assert "bade \ufffd".encode() in (tmp_path / out).read_bytes()
+
+
 def test_predict_json_lines_prefer_the_trained_column(reviews: Path, tmp_path: Path) -> None:
     rows = {
         "a.csv": "text,review\nluma wi,bade figo\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -91,6 +92,15 @@ def test_read_checkpoint_quantized_weights_are_rejected(tmp_path: Path) -> None:
     tensors["bert.pooler.dense.weight"] = tensors["bert.pooler.dense.weight"].to(torch.int8)
     torch.save(tensors, tmp_path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"quantized: bert\.pooler\.dense\.weight has values of torch\.int8"):
+        hub.read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_read_checkpoint_nonfinite_weights_are_rejected(value: float, tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs.bert.pooler.dense.weight.data[3, 5] = value
+    save_as(theirs, tmp_path, "pickled")
+    with pytest.raises(CheckpointError, match=r"bert\.pooler\.dense\.weight has values that are not finite"):
         hub.read_checkpoint(tmp_path)
 
 
