@@ -59,8 +59,9 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
         return Shape(name, config, source)
 
     # The ALBERT presets are version 2, so their names may end with -v2. BERT has no versions.
-    preset = PRESETS.get(base_name.removesuffix("-v2"))
-    if preset is not None and (base_name in PRESETS or base_name.startswith("albert-")):
+    preset_name = base_name.removesuffix("-v2") if base_name.startswith("albert-") else base_name
+    preset = PRESETS.get(preset_name)
+    if preset is not None:
         return make_shape(preset, "preset")
     path = Path(base_name)
     is_config_file = path.name == "config.json"
@@ -100,7 +101,7 @@ def _read_model_section(name: str) -> dict[str, object]:
         raise ConfigError(f"{name}: a fine-tuning recipe has no shape; the checkpoint that it fine-tunes has one", hint)
     section = recipe.get("model")
     if not isinstance(section, dict):
-        raise ConfigError(f"{name}: no [model] section to count", hint)
+        raise ConfigError(f"{name}: has no [model] section", hint)
     return section
 
 
@@ -130,5 +131,7 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
     section = values.pop("model", {})
     if values or not isinstance(section, dict):
         key = next(iter(values), "model")
-        raise ConfigError(f"-s {key}…: only the [model] section has a shape", "for example -s model.embedding_size=64")
+        raise ConfigError(
+            f"-s {key}…: only keys of the [model] section change the shape", "for example -s model.embedding_size=64"
+        )
     return section

@@ -11,7 +11,8 @@ from albert_cli import console
 from albert_cli.data.records import DataFacts, Split, UnitCounts
 
 _MIN_HELDOUT_TOKENS: Final = 5_000  # ten sequences of 512 positions, the length in the paper
-# By default, a vocabulary that was built from the same text covers all but 0.005 % of its characters.
+# By default, a vocabulary lacks tokens for at most 0.005 % of the characters of the text that it was built from. A much
+# higher rate of unknown tokens shows that it was built from other text.
 _MAX_UNKNOWN_RATE: Final = 0.01
 
 
@@ -19,8 +20,9 @@ _MAX_UNKNOWN_RATE: Final = 0.01
 class ArrayJobReport:
     """Result of one array job.
 
-    job: "INDEX/COUNT", as in `--task`; tasks: number of work units that this job has tokenized or found finished;
-    bytes_read: size of their text; tasks_finished: number of finished units among all `tasks_total` units of the build.
+    `job` is "INDEX/COUNT", the value of `--task`. `tasks` is the number of work units that this job has tokenized or
+    found finished, and `bytes_read` is the size of their text. The build has `tasks_total` work units, of which
+    `tasks_finished` are finished.
     """
 
     out: Path
@@ -60,21 +62,21 @@ class BuildReport:
         """Format the report as a table and some lines, with hints on unknown tokens and on too little held-out text."""
         facts = self.facts
         outcome = "up to date" if self.up_to_date else _format_volume(facts.bytes_read, self.seconds)
-        lines = [format_totals(facts.totals), "", f"{self.out}: {outcome}"]
+        output = [format_totals(facts.totals), "", f"{self.out}: {outcome}"]
         if facts.duplicates_dropped:
-            lines.append(f"{facts.duplicates_dropped:,} duplicate documents dropped")
-        lines += facts.lines.format()
+            output.append(f"{facts.duplicates_dropped:,} duplicate documents dropped")
+        output += facts.lines.format()
         bytes_per_token = facts.bytes_read / max(facts.tokens_read, 1)
-        lines.append(f"{bytes_per_token:.2f} bytes of text per token, {facts.bytes_per_token_on_disk:.2f} on disk")
+        output.append(f"{bytes_per_token:.2f} bytes of text per token, {facts.bytes_per_token_on_disk:.2f} on disk")
         if facts.unigram_entropy_nats is not None and facts.heldout_entropy_nats is not None:
-            lines.append(format_entropies(facts.unigram_entropy_nats, facts.heldout_entropy_nats))
+            output.append(format_entropies(facts.unigram_entropy_nats, facts.heldout_entropy_nats))
         if facts.unknown_rate > _MAX_UNKNOWN_RATE:
-            lines.append(f"{facts.unknown_rate:.1%} of the tokens are unknown: build the vocabulary from this text")
+            output.append(f"{facts.unknown_rate:.1%} of the tokens are unknown: build the vocabulary from this text")
         if facts.settings.holdout:
             hint = _format_holdout_hint(facts.totals["train"].documents, facts.totals["heldout"])
             if hint is not None:
-                lines.append(hint)
-        return "\n".join(lines)
+                output.append(hint)
+        return "\n".join(output)
 
 
 def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> str | None:
@@ -85,6 +87,7 @@ def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> str | Non
             "or divide it by blank lines, or evaluate on other data with -s 'evaluation=[\"DIR\"]'"
         )
     if heldout.documents == 0:
+        # If two documents differ, the build holds out at least one (`choose_heldout_hash`).
         return "nothing is held out, because all documents have the same text"
     if heldout.tokens < _MIN_HELDOUT_TOKENS:
         return "few tokens are held out, so scores on them are noisy; use a larger --holdout"

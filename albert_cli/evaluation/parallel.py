@@ -24,7 +24,7 @@ from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.training.finetune import finetune
 from albert_cli.training.intermediate import INTERMEDIATE_KEY, use_intermediate
 from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport
-from albert_cli.training.task_recipe import PRETRAINED
+from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 _SECONDS_BETWEEN_ATTEMPTS = 10.0
@@ -152,7 +152,7 @@ def _list_items(tasks: Sequence[TaskRuns]) -> list[_RunItem]:
             continue
         request = prepared.request
         if prepared.intermediate_note:  # the worker, which prepares the task again, must skip that task too
-            request = replace(request, overrides=(*request.overrides, f"{INTERMEDIATE_KEY}={PRETRAINED}"))
+            request = replace(request, overrides=(*request.overrides, f"{INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}"))
         intermediate = prepared.intermediate.directory if prepared.intermediate else None
         for seed in seeds_of(prepared):
             out = run_directory(runs.out, seed)

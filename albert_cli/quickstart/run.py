@@ -1,4 +1,4 @@
-"""Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning by number of labels, a report.
+"""Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning on samples of the table, report.
 
 A `QuickstartPlan` comes in; the values of the summary go out and are written to `quickstart.json`. Each step is an
 `albert` command, which is printed so that the user can repeat it, and which does nothing if its output is complete.
@@ -81,7 +81,7 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
     if not path.is_file():
         if any(file.name != ".lock" for file in out.iterdir()):
-            raise BusyError(f"{out}: contains something else", "choose another --out")
+            raise BusyError(f"{out}: contains something other than a quickstart", "choose another --out")
         store.write_json(path, values)
     elif store.read_json(path) != values:
         raise BusyError(
@@ -111,13 +111,13 @@ def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:
 
 
 def _read_texts(plan: QuickstartPlan, split: str) -> list[str]:
-    """Return the text of each example of a split, of a pair the first text; no texts for other kinds of examples."""
+    """Return the first text of each example of a split; leave out examples that are not a text or a pair of texts."""
     task = open_task(plan)
     return [example.text_a for example in task.read(split, plan.table) if isinstance(example, TextExample)]
 
 
 def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: str) -> JsonObject:
-    """Fine-tune with `count` labels, and return the output of `albert eval`.
+    """Fine-tune on `count` labeled examples, and return the output of `albert eval`.
 
     The recipe scores dev only after the last step, so dev selects no checkpoint.
     """

@@ -47,7 +47,7 @@ def translate_remote_errors(name: str) -> Iterator[None]:
 
 
 def list_files(name: str) -> list[str]:
-    """Return the URLs of the files that match a glob or are in a folder, sorted, or the URL of the file itself."""
+    """Return the URLs of the files that a glob matches or a folder contains, sorted; for a file, return its URL."""
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
         if any(character in path for character in "*?["):
@@ -63,7 +63,7 @@ def list_files(name: str) -> list[str]:
 def read_size_and_version(name: str) -> tuple[int, int]:
     """Return the size of a remote file in bytes (0 if unknown), and a hash of its version.
 
-    The version is the ETag or, if the system has none, the modification time.
+    The version is the first of `_VERSION_KEYS` that the file system reports, and empty if it reports none.
     """
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
@@ -71,7 +71,7 @@ def read_size_and_version(name: str) -> tuple[int, int]:
         info = system.info(path)
         version = next((info[key] for key in _VERSION_KEYS if info.get(key)), "")
         digest = hashlib.sha256(str(version).encode()).digest()
-        version_hash = int.from_bytes(digest[:7], "big")  # 56 bits tell two versions apart
+        version_hash = int.from_bytes(digest[:7], "big")  # 56 bits are enough to tell versions apart
         return int(info.get("size") or 0), version_hash
 
 

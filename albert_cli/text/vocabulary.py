@@ -31,7 +31,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TokenOffsets(NamedTuple):
-    """The tokens of a text, with the characters `text[start:end]` that each token comes from: three int32 [n].
+    """The tokens of a text, and the characters `text[start:end]` that each token comes from; each field is int32 [n].
 
     Starts and ends never decrease. White space around a token is not included.
     """
@@ -71,7 +71,10 @@ class Vocabulary(ABC):
 
     @staticmethod
     def load(directory: Path | str) -> Vocabulary:
-        """Load the vocabulary of a vocabulary, data or model directory; raise `CheckpointError` if it has none."""
+        """Load the vocabulary in a directory of `albert vocab`, `albert data` or a model.
+
+        Raises `CheckpointError` if the directory has no vocabulary.
+        """
         # Imported here, because it imports the backends, which import this module.
         from albert_cli.text.load_vocabulary import load_vocabulary
 
@@ -88,7 +91,10 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def encode_continuation(self, text: str) -> list[int]:
-        """Return the token ids of a text that follows directly after a special token, such as after [MASK]."""
+        """Return the token ids of a text that follows directly after a special token, such as [MASK].
+
+        Unlike in `encode`, the start of the text need not be the start of a word.
+        """
 
     @abstractmethod
     def _encode_by_tokenizers(self, texts: list[str]) -> list[Any]:
@@ -107,7 +113,10 @@ class Vocabulary(ABC):
         return self.encode_batch([text])[0]
 
     def encode_sentences(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return what `encode_batch` does, for sentences with only single spaces and none at their ends."""
+        """Return what `encode_batch` does, for sentences with only single spaces and none at their ends.
+
+        `SentencePieceVocabulary` has a faster implementation for such sentences.
+        """
         return self.encode_batch(sentences)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> Iterator[TokenOffsets]:
@@ -144,13 +153,15 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
     """Return the tokens with offsets that exclude the white space around them, and include dropped combining marks.
 
     ids: int32 [n]; offsets: the start and end of each token as `tokenizers` returns them, int32 [n, 2]; is_word_mark:
-    the token is nothing but the word mark, bool [n]. Such a token becomes empty, at the start of the next visible
-    character, unless an earlier token has this character. A mark that the cleaning has dropped from the text belongs to
-    the token of its letter.
+    the token is nothing but the word mark, bool [n].
+
+    A token that is nothing but the word mark becomes empty: it starts and ends where the next visible character starts.
+    If an earlier token comes from this character, the word mark's token ends where the earlier token ends. A combining
+    mark that the cleaning has dropped from the text belongs to the token of its letter.
     """
     length = len(text)
     positions = np.arange(length + 1, dtype=np.int32)
-    # The position after the text counts as visible and, below, as no mark, so a next one always exists.
+    # The position after the text counts as visible, so every position has a next visible one.
     is_visible = np.array([*(not character.isspace() for character in text), True])
     next_visible = _next_flagged(is_visible)
     # By position: the end of the last visible character up to this position.
@@ -164,8 +175,8 @@ def _trim_offsets(text: str, ids: Int32, offsets: Int32, is_word_mark: NDArray[n
         next_token_start = np.append(starts[1:], length)
         end_with_marks = np.minimum(_next_flagged(is_no_mark)[ends], np.maximum(next_token_start, ends))
         ends = np.where(starts == ends, ends, end_with_marks)
-    # A character may become several words ("ﷺ" becomes four). The word marks of the later ones come from the same
-    # character as the first word, so their ends would lie before its end.
+    # A character may become several words: "ﷺ" becomes four, which all come from this one character. Without the next
+    # line, the word marks of the later words would end at its start, before the end of the first word.
     ends = np.maximum.accumulate(ends)
     return TokenOffsets(ids, starts.astype(np.int32), ends.astype(np.int32))
 

@@ -14,7 +14,7 @@ from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.registry import find_task
 from albert_cli.training.finetune import finetune
-from albert_cli.training.task_recipe import PRETRAINED
+from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, open_checkpoint, prepare_task
 
 INTERMEDIATE_KEY = "intermediate_task"  # the key of a fine-tuning recipe
@@ -27,7 +27,7 @@ def missing_intermediate(prepared: PreparedTask) -> str | None:
     checkpoint has the intermediate task's head, so that it was fine-tuned on this task already.
     """
     name = prepared.recipe.intermediate_task
-    if name == PRETRAINED or not prepared.needs_training or find_task(name).has_head(prepared.checkpoint):
+    if name == NO_INTERMEDIATE_TASK or not prepared.needs_training or find_task(name).has_head(prepared.checkpoint):
         return None
     return name
 
@@ -60,7 +60,7 @@ def add_intermediate(
     out = folder / f"run-{intermediate.recipe.train.seed}"
     console.info(
         f"{prepared.task.title} starts from {intermediate.task.title}: {out} "
-        f"(-s {INTERMEDIATE_KEY}={PRETRAINED} skips it)"
+        f"(-s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK} skips it)"
     )
     finetune(intermediate, inputs, out, retry_diverged=False)
     return use_intermediate(prepared, out)
@@ -81,11 +81,11 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     if any(map(_sets_intermediate, prepared.request.overrides)):
         raise InputError(
             f"{prepared.task.title} cannot start from {title}: {reason}",
-            f"add {title} to --data, or skip it with -s {INTERMEDIATE_KEY}={PRETRAINED}",
+            f"add {title} to --data, or skip it with -s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}",
         )
     note = f"the recipe starts from {title}, whose data are missing: {reason}"
     console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
-    recipe = replace(prepared.recipe, intermediate_task=PRETRAINED)
+    recipe = replace(prepared.recipe, intermediate_task=NO_INTERMEDIATE_TASK)
     return replace(prepared, recipe=recipe, intermediate_note=note)
 
 

@@ -9,7 +9,7 @@ from albert_cli import config, store
 from albert_cli.results import Protocol
 from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_inputs import Inputs
-from albert_cli.training.task_recipe import PRETRAINED, FinetuneRecipe
+from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, FinetuneRecipe
 from albert_cli.training.task_setup import PreparedTask
 
 
@@ -55,9 +55,10 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
 def _intermediate_task(prepared: PreparedTask) -> str | None:
     """Return the task that the encoder was fine-tuned on before this task, by this command or an earlier one."""
     recipe = prepared.recipe
-    if recipe.intermediate_task != PRETRAINED:
+    if recipe.intermediate_task != NO_INTERMEDIATE_TASK:
         return recipe.intermediate_task
     finetuned = prepared.checkpoint.finetuned_task
+    # The controls, whose weights are "init" or "random", do not have the fine-tuned weights of the checkpoint.
     if finetuned is None or recipe.model.weights != "pretrained":
         return None
     return finetuned.task

@@ -25,7 +25,7 @@ from albert_cli.tasks.token_classification import NER
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
 from albert_cli.training.task_auto_values import DROPOUT, LEARNING_RATE, choose_epochs
 
-PRETRAINED: Final = "pretrained"  # no intermediate task
+NO_INTERMEDIATE_TASK: Final = "pretrained"  # the task starts from the pretrained checkpoint
 PAPER_RECIPES: Final = "finetune"  # the folder of the paper's recipes
 _DEFAULT_STEPS: Final = 1000
 _ATTENTION_KEYS: Final = ("attention", "attention_window", "attention_block", "attention_global")
@@ -171,7 +171,7 @@ class FinetuneRecipe:
     """
 
     task: str
-    intermediate_task: str = PRETRAINED
+    intermediate_task: str = NO_INTERMEDIATE_TASK
     data: TaskDataSettings = field(default_factory=TaskDataSettings)
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(name="adamw", lr=2e-5))
     schedule: TaskScheduleSettings = field(default_factory=TaskScheduleSettings)
@@ -181,7 +181,7 @@ class FinetuneRecipe:
     span: SpanSettings = field(default_factory=SpanSettings)
 
     def __post_init__(self) -> None:
-        choices = (PRETRAINED, *GLUE_SCORE_TASKS)
+        choices = (NO_INTERMEDIATE_TASK, *GLUE_SCORE_TASKS)
         if self.intermediate_task not in choices:
             raise ConfigError(
                 f"intermediate_task = {self.intermediate_task!r}: no such task", f"choose from {', '.join(choices)}"
@@ -198,7 +198,7 @@ class FinetuneRecipe:
         if recipe.schedule.epochs is None and recipe.schedule.total_steps is None:
             recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=_DEFAULT_STEPS))
         if recipe.intermediate_task == recipe.task:
-            recipe = replace(recipe, intermediate_task=PRETRAINED)
+            recipe = replace(recipe, intermediate_task=NO_INTERMEDIATE_TASK)
         if recipe.optimizer.name != "adamw":  # `with_auto_values` replaces AdamW's "auto"
             recipe = replace(recipe, optimizer=recipe.optimizer.with_lr_for(recipe.train.batch_size))
         return recipe

@@ -76,7 +76,7 @@ def test_shape_impossible_change_raises(name: str, printed: str) -> None:
 
 @pytest.mark.parametrize("override", ["train.seed=1", "model=3", "optimizer=adam"])
 def test_shape_override_outside_model_raises(override: str) -> None:
-    with pytest.raises(ConfigError, match=r"only the \[model\] section has a shape"):
+    with pytest.raises(ConfigError, match=r"only keys of the \[model\] section change the shape"):
         find_shape("albert-base", [override])
 
 

@@ -179,7 +179,7 @@ def test_params_markdown_any_width_is_one_table() -> None:
         (["albert-base", "--memory", "0GB"], "--memory 0GB: too little"),
         (["albert-base", "--memory", "12"], "--memory 12: too little"),
         (["albert-base", "--paper"], "--paper has its own list of models"),
-        (["albert-base", "-s", "train.seed=1"], "only the [model] section has a shape"),
+        (["albert-base", "-s", "train.seed=1"], "only keys of the [model] section change the shape"),
     ],
 )
 def test_params_wrong_usage_gives_one_line_and_a_hint(arguments: list[object], output_text: str) -> None:
