@@ -45,7 +45,8 @@ def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCor
         source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE_LENGTH} (no --data)"
         return _random_text(size), source
     verify_data(data)
-    corpus = TokenCorpus.open(data)  # also in the role of the held-out text, which the measurements do not read
+    corpus = TokenCorpus.open(data)
+    # The measurements do not read the held-out text, so the training text takes its position.
     return PretrainingCorpora(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
 
 
@@ -56,12 +57,14 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
     no_pieces = np.zeros(vocab_size, bool)
     boundaries = WordBoundaries(is_word_start, separates=no_pieces, continues=no_pieces)
     document_lengths = np.maximum(2, rng.geometric(1 / _DOCUMENT_LENGTH, _DOCUMENTS))
-    documents = np.cumsum([0, *document_lengths])
-    sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, int(documents[-1])))
-    sentences = np.cumsum([0, *sentence_lengths])
+    document_offsets = np.cumsum([0, *document_lengths], dtype=np.uint32)
+    n_sentences = int(document_offsets[-1])
+    sentence_lengths = np.maximum(1, rng.poisson(_SENTENCE_LENGTH, n_sentences))
+    sentence_offsets = np.cumsum([0, *sentence_lengths], dtype=np.uint32)
+    n_tokens = int(sentence_offsets[-1])
     lowest_id = min(_SPECIAL_PIECES, vocab_size - 1)
-    ids = rng.integers(lowest_id, vocab_size, int(sentences[-1])).astype(np.uint32)
-    corpus = TokenCorpus([Shard(ids, sentences.astype(np.uint32), documents.astype(np.uint32))])
+    ids = rng.integers(lowest_id, vocab_size, n_tokens).astype(np.uint32)
+    corpus = TokenCorpus([Shard(ids, sentence_offsets, document_offsets)])
     # These are the only attributes of a vocabulary that the sampler of examples reads.
     vocabulary = SimpleNamespace(
         size=vocab_size,

@@ -113,7 +113,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     budget = _compute_budget(points, request.runs)
     console.info(
         f"{budget.combinations} combinations, {count_of(request.runs, 'seed')} each: "
-        f"{budget.runs} runs, {budget.steps:,} steps, finished runs included, intermediate tasks not"
+        f"{budget.runs} runs, {budget.steps:,} steps, with finished runs, without intermediate tasks"
     )
     # While the search runs, `albert status` reads the runs' directories (units) from the plan file.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)

@@ -25,15 +25,15 @@ Row = Mapping[str, object]  # value by column
 WriteRows = Callable[[Sequence[Row]], None]
 
 TABLE_SUFFIXES: Final = (".csv", ".tsv", ".parquet")
-SUFFIXES: Final = (".jsonl", *TABLE_SUFFIXES)
+PREDICTION_SUFFIXES: Final = (".jsonl", *TABLE_SUFFIXES)
 # A spreadsheet runs a cell that begins with one of these (OWASP, "CSV Injection").
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def check_output_format(out: Path | None) -> None:
     """Raise `ConfigError` if `out` is a file whose ending selects no format; None is standard output."""
-    if out is not None and out.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {', '.join(SUFFIXES)}")
+    if out is not None and out.suffix.lower() not in PREDICTION_SUFFIXES:
+        raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {', '.join(PREDICTION_SUFFIXES)}")
 
 
 def merge_columns(columns: Row, prediction: Row, origin: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from albert_cli import console
 from albert_cli.inference.documents import CONLL_SUFFIXES
-from albert_cli.inference.outputs import SUFFIXES, merge_columns, open_prediction_writer
+from albert_cli.inference.outputs import PREDICTION_SUFFIXES, merge_columns, open_prediction_writer
 from albert_cli.inference.predict import predict_file, read_rows
 from albert_cli.model.hub import FinetunedTask
 from albert_cli.tasks.base import AnyTask
@@ -22,9 +22,9 @@ from albert_cli.tasks.token_data import TokenFiles
 
 
 def find_test_file(task: AnyTask) -> Path | None:
-    """Return the test file of a task on a table or on tagged words; None if it is missing or `predict` cannot read it.
+    """Return the test file of a task on a table or on tagged words.
 
-    The test sets of other tasks are not predicted here: None.
+    Return None for other tasks, without a test file, or if `predict` cannot read the test file.
     """
     source = task.source
     if isinstance(source, TokenFiles):
@@ -32,7 +32,7 @@ def find_test_file(task: AnyTask) -> Path | None:
         suffixes: tuple[str, ...] = (".jsonl", *CONLL_SUFFIXES)
     elif isinstance(source, TableSource):
         name = source.tables.files.get("test")
-        suffixes = SUFFIXES
+        suffixes = PREDICTION_SUFFIXES
     else:
         return None
     if name is None or not Path(name).is_file() or Path(name).suffix.lower() not in suffixes:
@@ -83,6 +83,6 @@ def predict_test_file_with_ensemble(
 
 def _predictions_path(test_file: Path, out: Path) -> Path:
     suffix = test_file.suffix.lower()
-    if suffix not in SUFFIXES:  # CoNLL columns
+    if suffix not in PREDICTION_SUFFIXES:  # CoNLL columns
         suffix = ".jsonl"
     return out / f"predictions.test{suffix}"

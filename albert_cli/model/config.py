@@ -1,8 +1,9 @@
 """A model's shape as data, and the presets of the paper (arXiv 1909.11942).
 
 A shape is built from a recipe's [model] section or from a checkpoint's config.json. Its fields are named as in Hugging
-Face's `AlbertConfig`, with additions such as `sharing`: no other library expresses the attention-only and FFN-only rows
-of Table 4 (§4.5). This module does not import torch, so that `albert params` starts fast.
+Face's `AlbertConfig`. Some models of the paper need more fields, because `AlbertConfig` cannot express them: `sharing`,
+for example, is for the models of Table 4 (§4.5) that share only attention or only FFN weights. This module does not
+import torch, so that `albert params` starts fast.
 """
 
 from __future__ import annotations
@@ -198,7 +199,10 @@ class ModelConfig:
 
     @classmethod
     def read(cls, path: Path) -> ModelConfig:
-        """Read the shape in a checkpoint's config.json; raise `CheckpointError` for invalid JSON and as `from_hf`."""
+        """Read the shape in a checkpoint's config.json.
+
+        Raises `CheckpointError` for invalid JSON and in the cases of `from_hf`.
+        """
         return cls.from_hf(store.read_json(path), str(path))
 
     def with_dropout(self, encoder: float, classifier: float = 0.0) -> ModelConfig:
@@ -276,8 +280,8 @@ class ModelConfig:
                 if self.group_sizes:
                     groups = [group for group, size in enumerate(self.group_sizes) for _ in range(size)]
                 else:
-                    # In floating point, as in Hugging Face's ALBERT: rounding puts layer 9 of 0…17 into group 6 of
-                    # 0…13, where exact division would give group 7.
+                    # In floating point, as in Hugging Face's ALBERT. Rounding can lower an index: with 18 layers and
+                    # 14 groups, layer 9 is in group 6, and exact division would give group 7.
                     groups = [int(layer / (layers / self.num_hidden_groups)) for layer in range(layers)]
                 indices = [group * blocks_per_group + i for group in groups for i in range(blocks_per_group)]
                 return tuple((index, index) for index in indices)

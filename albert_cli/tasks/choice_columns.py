@@ -16,17 +16,17 @@ from typing import NamedTuple
 from albert_cli.errors import InputError
 from albert_cli.tasks.choice import MAX_OPTIONS
 from albert_cli.tasks.columns import find_column, find_named_columns, find_usual_column, missing_column
-from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
+from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
-# The usual names of each role's column, in lower case, as in `columns.COLUMN_NAMES`.
+# The usual column names, in lower case, by the setting that replaces them (`table.text` and so on).
 CHOICE_COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "text": ("passage", "article", "context", "ctx", "text", "sent1", "premise"),
     "question": ("question", "sent2", "query", "prompt"),
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
-# The name, in lower case, of a column with the first, second, … option of each question, such as `choice1`.
+# Lowercase names such as `choice1` and `option_b`; each such column holds one option of every question.
 _OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
 _INSPECTED_ROWS = 10  # the first rows, which decide whether a column holds lists
 
@@ -165,14 +165,14 @@ def _index_by_text(row: ChoiceRow) -> int | None:
 
 
 # The functions that read a label. They return the index of the option, or None if the reading does not fit the label.
-_READINGS: Mapping[ChoiceLabels, Callable[[ChoiceRow], int | None]] = {
+_READINGS: Mapping[LabelReading, Callable[[ChoiceRow], int | None]] = {
     "names": _index_by_name,
     "letters": _index_by_letter,
     "numbers-from-0": partial(_index_by_number, first=0),
     "numbers-from-1": partial(_index_by_number, first=1),
     "texts": _index_by_text,
 }
-LABEL_DESCRIPTIONS: Mapping[ChoiceLabels, str] = {
+LABEL_DESCRIPTIONS: Mapping[LabelReading, str] = {
     "names": "the names of the choices",
     "letters": "letters",
     "numbers-from-0": "numbers from 0",
@@ -181,7 +181,7 @@ LABEL_DESCRIPTIONS: Mapping[ChoiceLabels, str] = {
 }
 
 
-def decide_choice_labels(rows: Sequence[ChoiceRow], settings: TableSettings, *, counts_from_0: bool) -> ChoiceLabels:
+def decide_label_reading(rows: Sequence[ChoiceRow], settings: TableSettings, *, counts_from_0: bool) -> LabelReading:
     """Return the reading in the settings or, if that is "auto", the reading that fits the labels of all rows.
 
     Without rows the result is "auto". `counts_from_0` is true if the option columns are numbered from 0; numbers in
@@ -189,7 +189,9 @@ def decide_choice_labels(rows: Sequence[ChoiceRow], settings: TableSettings, *, 
     """
     if settings.choice_labels != "auto" or not rows:
         return settings.choice_labels
-    misfits = {reading: [row for row in rows if read_index(row) is None] for reading, read_index in _READINGS.items()}
+    misfits: dict[LabelReading, list[ChoiceRow]] = {}
+    for reading, read_index in _READINGS.items():
+        misfits[reading] = [row for row in rows if read_index(row) is None]
     fitting = [reading for reading, misfit_rows in misfits.items() if not misfit_rows]
     if not fitting:  # report a row that does not fit the reading with the fewest misfits
         best = min(misfits, key=lambda reading: len(misfits[reading]))
@@ -207,14 +209,14 @@ def decide_choice_labels(rows: Sequence[ChoiceRow], settings: TableSettings, *, 
     return fitting[0]
 
 
-def _choice_label_error(row: ChoiceRow, reading: ChoiceLabels) -> InputError:
+def _choice_label_error(row: ChoiceRow, reading: LabelReading) -> InputError:
     """Return the error for a label that denotes none of the row's options in this reading."""
     message = f"{row.where}: label {row.label!r} names none of {len(row.options)} choices"
     hint = f"write {LABEL_DESCRIPTIONS[reading]}, as in other rows, or use -s table.choice_labels=…"
     return InputError(message, hint)
 
 
-def parse_choice_label(row: ChoiceRow, reading: ChoiceLabels) -> int:
+def parse_choice_label(row: ChoiceRow, reading: LabelReading) -> int:
     """Return the index of the option that the row's label denotes; raises `InputError` if it denotes none."""
     index = _READINGS[reading](row)
     if index is None:

@@ -1,7 +1,7 @@
 """Make a task of a user's labeled table: TSV, CSV, JSON lines or Parquet with named columns, or a data set of the Hub.
 
-`open_table` decides by the settings and the content of the files on the kind of task: classification, regression,
-multi-label classification or multiple choice. It prints what it decides. `table_sources` then reads the examples.
+The kind of task is classification, regression, multi-label classification or multiple choice. `open_table` infers it
+from the settings and the content of the files, and prints it. `table_sources` then reads the examples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import (
     LABEL_DESCRIPTIONS,
     ChoiceRow,
-    decide_choice_labels,
+    decide_label_reading,
     find_choice_columns,
     is_choice_table,
     read_choice_rows,
@@ -38,10 +38,10 @@ _MAX_LABELS_SHOWN = 10
 
 @dataclass(frozen=True)
 class ModelHead:
-    """The classifier that a checkpoint records, for the table that it may be scored on.
+    """The classifier of a model that may be scored on a table.
 
-    `labels` are the classes, () without a classifier; `is_multi_label`: a text may have several of them. `text_columns`
-    are the columns of the texts in training, one or two, or () if they had usual names.
+    `labels` are the classes, or () if the model has no classifier. `is_multi_label` is true if a text may have several
+    classes. `text_columns` are the names of the training table's text columns, one or two; () if the names were usual.
     """
 
     labels: tuple[str, ...] = ()
@@ -62,11 +62,13 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     values.
     """
     files = find_table_files(settings, data)
-    tables = TableFiles(settings, files, is_single_file=data is not None and files == {"train": data})
+    # If `data` is a single file, it is the only split. A folder's files, and those of the Hub, have other names.
+    is_single_file = data is not None and files == {"train": data}
+    tables = TableFiles(settings, files, is_single_file)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
     if head.text_columns and not settings.text and set(head.text_columns) <= set(first_table.columns):
-        text, *text_pair = head.text_columns
-        settings = replace(settings, text=text, text_pair="".join(text_pair))
+        text_pair = head.text_columns[1] if len(head.text_columns) > 1 else ""
+        settings = replace(settings, text=head.text_columns[0], text_pair=text_pair)
         tables = replace(tables, settings=settings)
     if is_choice_table(first_table, settings):
         task = as_any_task(_choice_task(settings, tables, first_table))
@@ -74,6 +76,7 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
         task = as_any_task(_multi_label_task(settings, tables, first_table, head))
     else:
         task = as_any_task(_classification_task(settings, tables, first_table, head.labels))
+    # A single file, or data without train, may be for scoring only, so models of other tasks are accepted, too.
     return replace(task.with_splits(files), accepts_any_task=tables.is_for_scoring)
 
 
@@ -87,23 +90,24 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
     counts_from_0 = False
     for split in tables.files:
         table = tables.table(split)
-        columns = find_choice_columns(table, settings)
-        rows = read_choice_rows(table, columns)
+        split_columns = find_choice_columns(table, settings)
+        rows = read_choice_rows(table, split_columns)
         option_counts |= {len(row.options) for row in rows}
-        if split == "test" or columns.label is None:
+        if split == "test" or split_columns.label is None:
             continue
         labeled_rows += rows
         # Columns such as ending0, ending1, … suggest that the labels count from 0, too.
-        if len(columns.options) > 1 and table.columns[columns.options[0]].endswith("0"):
+        options = split_columns.options
+        if len(options) > 1 and table.columns[options[0]].endswith("0"):
             counts_from_0 = True
-    label_reading = decide_choice_labels(labeled_rows, settings, counts_from_0=counts_from_0)
+    label_reading = decide_label_reading(labeled_rows, settings, counts_from_0=counts_from_0)
     columns = find_choice_columns(first_table, settings)
     texts = [index for index in (columns.passage, columns.question) if index is not None]
     fewest = min(option_counts)
     most = max(option_counts)
     count = str(most) if fewest == most else f"{fewest} to {most}"
     message = f"{_column_names(first_table, texts)} → one of {count} choices"
-    if label_reading != "auto":
+    if label_reading != "auto":  # it remains "auto" if neither train nor dev has labels
         message += f", labels are {LABEL_DESCRIPTIONS[label_reading]}"
     console.info(f"{first_table.origin}: {message}")
     warn_unused_texts(first_table, [*texts, *columns.options, columns.label, find_id_column(first_table, settings)])
@@ -167,7 +171,7 @@ def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tup
 def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: TextTable, head: ModelHead) -> bool:
     """Return True if the labels of the first table are sets of classes.
 
-    They are also sets if every row has one class and a multi-label model that has these classes is to be scored.
+    Labels of one class per row also count as sets if the data are for scoring a multi-label model with these classes.
     """
     if "train" not in tables.files and "dev" not in tables.files:  # the first table is test, which may lack labels
         return settings.kind == "multi-label"

@@ -8,7 +8,7 @@ from typing import Literal
 from albert_cli.config import PositiveFraction
 from albert_cli.errors import ConfigError
 
-ChoiceLabels = Literal["auto", "letters", "numbers-from-0", "numbers-from-1", "names", "texts"]
+LabelReading = Literal["auto", "letters", "numbers-from-0", "numbers-from-1", "names", "texts"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class TableSettings:
     choices: tuple[str, ...] = ()
     kind: Literal["auto", "classification", "multi-label", "regression", "choice"] = "auto"
     labels: tuple[str, ...] = ()
-    choice_labels: ChoiceLabels = "auto"
+    choice_labels: LabelReading = "auto"
     label_columns: tuple[str, ...] = ()
     missing: Literal["error", "skip"] = "error"
     decimal: Literal[".", ","] = "."

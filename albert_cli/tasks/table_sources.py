@@ -28,7 +28,7 @@ from albert_cli.tasks.label_cells import LabelCell, is_missing, missing_label, r
 from albert_cli.tasks.multi_label import MultiLabelExample
 from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
 from albert_cli.tasks.table_files import TableFiles
-from albert_cli.tasks.table_settings import ChoiceLabels, TableSettings
+from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable, read_texts
 
 
@@ -138,7 +138,7 @@ def _has_label_columns(table: TextTable, settings: TableSettings) -> bool:
 class ChoiceTableSource(TableSource[ChoiceExample]):
     """A reader of multiple-choice questions; `label_reading` is the way in which a label denotes its option."""
 
-    label_reading: ChoiceLabels
+    label_reading: LabelReading
 
     def read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
         """Read the rows of a split's file; a test file may lack labels.

@@ -47,7 +47,7 @@ def arc(names: list[str]) -> dict[str, list[str]]:
         ([(["10", "20", "30", "40"], 20), (["1", "2", "3", "4"], 4)], [1, 3], "the texts of the choices"),
     ],
 )
-def test_decide_choice_labels_reads_a_table_in_one_way(
+def test_decide_label_reading_reads_a_table_in_one_way(
     tmp_path: Path, rows: list[tuple[Any, Any]], expected: list[int], reading: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert read_labels(tmp_path, rows) == expected
@@ -64,7 +64,7 @@ def test_decide_choice_labels_reads_a_table_in_one_way(
         ([(["B", "A", "D", "C"], "A")], "letters or the texts of the choices"),
     ],
 )
-def test_decide_choice_labels_two_readings_are_rejected(tmp_path: Path, rows: list[tuple[Any, Any]], ways: str) -> None:
+def test_decide_label_reading_two_readings_are_rejected(tmp_path: Path, rows: list[tuple[Any, Any]], ways: str) -> None:
     with pytest.raises(InputError) as raised:
         read_labels(tmp_path, rows)
     assert f"a.jsonl:1: the labels may be {ways}" in raised.value.message
@@ -79,7 +79,7 @@ def test_choice_labels_setting_decides(tmp_path: Path) -> None:
         read_labels(tmp_path, rows, choice_labels="letters")
 
 
-def test_decide_choice_labels_numbered_columns_count_from_0(tmp_path: Path) -> None:
+def test_decide_label_reading_numbered_columns_count_from_0(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("sent1,sent2,ending0,ending1,ending2,label\na,b,c,d,e,1\n", encoding="utf-8")
     task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe"))
