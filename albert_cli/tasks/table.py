@@ -74,7 +74,7 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
         task = as_any_task(_multi_label_task(settings, tables, first_table, head))
     else:
         task = as_any_task(_classification_task(settings, tables, first_table, head.labels))
-    return replace(task.with_splits(files), accepts_any_task=tables.is_for_scoring)
+    return replace(task.with_splits(files), accepts_any_task=tables.may_be_for_scoring)
 
 
 # ---------------------------------------------------------------- multiple choice
@@ -154,7 +154,7 @@ def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tup
         return model_labels or None
     train = tables.table("train")
     cells = read_label_cells(train, settings)
-    if tables.is_for_scoring and settings.kind == "auto":
+    if tables.may_be_for_scoring and settings.kind == "auto":
         labels = match_model_labels(cells, model_labels)
         if labels is not None:
             return labels
@@ -175,8 +175,8 @@ def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: Te
 
 
 def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
-    """Return True if the data are for scoring a multi-label model, and the model has all classes of the table."""
-    if settings.kind != "auto" or not head.is_multi_label or not tables.is_for_scoring:
+    """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table."""
+    if settings.kind != "auto" or not head.is_multi_label or not tables.may_be_for_scoring:
         return False
     names = {name for label_set in read_label_sets(table, settings) for name in label_set.names}
     return names <= set(head.labels)
