@@ -84,10 +84,10 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
 def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     """Fine-tune every seed of every task and of its controls, `nproc` runs at a time.
 
-    Does nothing with `nproc=1` on this machine, because `evaluate_task` fine-tunes seeds that have no run. A failed run
-    does not stop the others: the first error is raised at the end. A diverged run is no failure. On a signal every
-    process saves its run, and the same command resumes. An array job fine-tunes only its runs, and raises
-    `ArrayJobDone` if runs of other jobs are unfinished afterwards.
+    With `nproc=1`, no cluster and no array job, this does nothing, because `evaluate_task` fine-tunes seeds that have
+    no run. A failed run does not stop the others: the first error is raised at the end. A diverged run is no failure.
+    On a signal every process saves its run, and the same command resumes. An array job fine-tunes only its runs, and
+    raises `ArrayJobDone` if runs of other jobs are unfinished afterwards.
     """
     if request.array_job is not None:
         train_array_job(tasks, request.array_job, request.nproc)
@@ -111,7 +111,7 @@ def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
 
 
 def finish_runs(runs: TaskRuns, nproc: int) -> None:
-    """Fine-tune the unfinished runs of a task that no other array job has locked, and wait for the other jobs' runs."""
+    """Fine-tune the unfinished runs of a task, and wait for the runs that other array jobs have locked."""
     items = _list_items([runs])
     while unfinished := [item for item in items if not _is_finished(item)]:
         try:

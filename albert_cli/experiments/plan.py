@@ -33,7 +33,7 @@ StageKind = Literal[
 ]
 # The module of this package that a stage runs, by the stage's kind; stages of other kinds run a command of `albert`.
 MODULES: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}
-MIN_STEPS: Final = 2  # of a run, however small the scale or the time to match is
+MIN_STEPS: Final = 2  # the fewest steps of a run, at any scale
 OUT = "{OUT}"  # the placeholder, in the arguments of `create_stage`, for the stage's directory
 
 
@@ -116,7 +116,8 @@ class Stage:
 class VariantRun:
     """A variant with one seed: its recipe, and the stages that train and measure it.
 
-    An ensemble has only tasks. A variant that is only counted has no recipe, and `pretrain` is its stage `count`.
+    An ensemble has only `tasks`. In an experiment that trains nothing, `recipe` is None, and `pretrain` is the stage
+    that counts the variant's parameters.
     """
 
     variant: str
@@ -128,13 +129,13 @@ class VariantRun:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The run's stages, without the stages that they need."""
+        """The stages in `pretrain`, `probe` and `tasks`; `ExperimentPlan.stages` adds the stages that they need."""
         return tuple(stage for stage in (self.pretrain, self.probe, *self.tasks.values()) if stage is not None)
 
 
 @dataclass(frozen=True)
 class MatchedWallClock:
-    """The number of steps in which a variant trains for as long as the whole run of another variant.
+    """The number of steps of a variant that trains for the same time as another variant.
 
     `seconds` are the seconds per step of the variant and of `other`. If they are unknown, the variant gets the FLOPs of
     the other run instead.

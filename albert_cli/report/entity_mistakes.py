@@ -32,7 +32,7 @@ class EntitySpan(NamedTuple):
         return self.start < other.end and other.start < self.end
 
 
-_Counts = Counter[str]  # of a type's entities, by outcome: "gold", "predicted", "correct", or an error of `_ERRORS`
+_Counts = Counter[str]  # of a type's entities; the keys are "gold", "predicted", "correct" and `_ERRORS`
 
 
 def is_entity_line(line: PredictionLine) -> bool:
@@ -72,7 +72,7 @@ def measure_entity_error(line: PredictionLine) -> float:
 def tabulate_entity_errors(lines: Iterable[PredictionLine]) -> Table:
     """Return precision, recall, F1 and the number of errors of each kind, with a row for each type of entity.
 
-    Every gold entity is either correct or one error. A predicted entity that overlaps no gold entity is spurious.
+    A gold entity counts as correct or as one error. A predicted entity that overlaps no gold entity is spurious.
     lines: the predictions of all runs for all examples.
     """
     counts: defaultdict[str, _Counts] = defaultdict(Counter)  # by type
@@ -119,8 +119,8 @@ def _format_counts(label: str, counts: _Counts) -> list[str]:
 def tabulate_entity_mistakes(examples: Sequence[Sequence[PredictionLine]]) -> Table:
     """Return a row for each example: the text with its gold entities, the text with its predicted ones, and the error.
 
-    examples: for each example, the lines of all runs. The predicted entities are those that most runs predict, and the
-    error is the mean over runs.
+    examples: for each example, the lines of all runs. If the runs predict different entities for a text, the table has
+    the prediction that is most frequent as a whole. The error is the mean over runs.
     """
     rows: list[list[str | Cell | MarkedText]] = []
     for lines in examples:

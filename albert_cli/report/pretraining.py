@@ -24,11 +24,12 @@ from albert_cli.report.scores import Colors, Fact
 
 _ACCURACIES = {
     "mlm_accuracy": "MLM accuracy",
-    "order_accuracy": "sentence-pair accuracy",
+    "order_accuracy": "sentence-pair accuracy",  # on the pair task that the run trains
+    # These two are on the pair tasks that the run does not train.
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
 }
-_MAX_ROWS = 12  # the approximate number of rows for each run and corpus in the table of held-out scores
+_MAX_ROWS = 12  # for each run and corpus in the table of held-out scores; the last step may add one row
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _chance(run: PretrainingRun) -> float:
 
 
 def _make_series(curves: Mapping[str, Curve], colors: Colors, style: LineStyle) -> list[LineSeries]:
-    """Return the curves, which are by run, as series in the colors of the runs; empty curves are left out."""
+    """Return the curves of the runs as series, each in the color of its run; empty curves are left out."""
     return [LineSeries(curve, colors[name], style) for name, curve in curves.items() if curve]
 
 
@@ -131,7 +132,7 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
 def _tabulate_curves(runs: Sequence[PretrainingRun]) -> Table | None:
     """Return a table of the held-out curves, or None without any.
 
-    It has about `_MAX_ROWS` evenly spaced steps of each curve, and the last one.
+    For each run and corpus it has at most `_MAX_ROWS` evenly spaced steps, and the last step.
     """
     titles = {"mlm_loss": "MLM loss (nats)"}
     titles |= {metric: f"{title} (%)" for metric, title in _ACCURACIES.items()}

@@ -63,7 +63,7 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     """
     files = find_table_files(settings, data)
     # If `data` is a single file, it is the only split. A folder's files, and those of the Hub, have other names.
-    is_single_file = data is not None and files == {"train": data}
+    is_single_file = data is not None and files == {"train": str(Path(data))}
     tables = TableFiles(settings, files, is_single_file)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
     if head.text_columns and not settings.text and set(head.text_columns) <= set(first_table.columns):
@@ -77,7 +77,7 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     else:
         task = as_any_task(_classification_task(settings, tables, first_table, head.labels))
     # A single file, or data without train, may be for scoring only, so models of other tasks are accepted, too.
-    return replace(task.with_splits(files), accepts_any_task=tables.is_for_scoring)
+    return replace(task.with_splits(files), accepts_any_task=tables.may_be_for_scoring)
 
 
 # ---------------------------------------------------------------- multiple choice
@@ -158,7 +158,7 @@ def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tup
         return model_labels or None
     train = tables.table("train")
     cells = read_label_cells(train, settings)
-    if tables.is_for_scoring and settings.kind == "auto":
+    if tables.may_be_for_scoring and settings.kind == "auto":
         labels = match_model_labels(cells, model_labels)
         if labels is not None:
             return labels
@@ -179,8 +179,8 @@ def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: Te
 
 
 def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
-    """Return True if the data are for scoring a multi-label model, and the model has all classes of the table."""
-    if settings.kind != "auto" or not head.is_multi_label or not tables.is_for_scoring:
+    """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table."""
+    if settings.kind != "auto" or not head.is_multi_label or not tables.may_be_for_scoring:
         return False
     names = {name for label_set in read_label_sets(table, settings) for name in label_set.names}
     return names <= set(head.labels)

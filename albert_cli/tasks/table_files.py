@@ -29,18 +29,18 @@ _ID_HINT = "give every example its own id, or use -s table.id=none to number the
 class TableFiles:
     """A table's files by split; a file is read when it is first used.
 
-    `is_single_file` is true if `--data` names one file. It is listed as train: for training a part of it is held out as
-    dev data, and scoring uses all of it.
+    `is_single_file` is true if `--data` names one file, which is listed as train. Training holds out a part of this
+    file as dev data. Scoring uses all of it.
     """
 
     settings: TableSettings
-    files: Mapping[str, str] = field(hash=False)
+    files: Mapping[str, str] = field(hash=False)  # a dict cannot be hashed
     is_single_file: bool
     _tables: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def is_for_scoring(self) -> bool:
-        """True if the data may serve to score a model and not to train it: a single file, or files without train."""
+    def may_be_for_scoring(self) -> bool:
+        """True if the data may be meant only to score a finished model: a single file, or files without train."""
         return self.is_single_file or "train" not in self.files
 
     def table(self, split: str) -> TextTable:
@@ -86,8 +86,8 @@ def _hub_files(source: str) -> dict[str, str]:
 def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
     """Map these splits to the files of the folder `path`; if `path` is a file, it is train.
 
-    Raises `InputError` if `path` does not exist, if a split has two files, or if train may be in the folder and no
-    split has a file.
+    Raises `InputError` if `path` does not exist, if a split has two files, or if `splits` includes train and none of
+    the splits has a file.
     """
     if path.is_file():
         return {"train": str(path)}

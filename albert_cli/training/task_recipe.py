@@ -140,7 +140,7 @@ class TaskModelSettings:
         assert self.dropout != "auto"
         return self.dropout
 
-    def reshape_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
+    def apply_to_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the checkpoint with this recipe's attention, number of positions and class names.
 
         Raises `ConfigError` if `labels` has another number of names than the checkpoint has classes.

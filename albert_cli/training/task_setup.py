@@ -59,11 +59,11 @@ OpenCheckpoints = dict[Path, OpenCheckpoint]  # by directory, so that a command 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task with its recipe and its checkpoint: everything that its runs share for all seeds, except for the inputs.
+    """A task, its recipe and its checkpoint, which the runs of all seeds share.
 
-    `needs_training` is False if the checkpoint is only scored. `intermediate` is the checkpoint of the intermediate
-    task, whose encoder replaces the encoder of `checkpoint`. If the recipe's intermediate task was skipped,
-    `intermediate_note` has the reason.
+    `load_inputs` loads the inputs of one seed. `needs_training` is False if the checkpoint is only scored.
+    `intermediate` is the checkpoint of the intermediate task, whose encoder replaces the encoder of `checkpoint`. If
+    the recipe's intermediate task was skipped, `intermediate_note` has the reason.
     """
 
     request: TaskRequest
@@ -89,7 +89,7 @@ class PreparedTask:
             return settings
         train_split = require_training_data(self.task)
         settings = replace(settings, train_split=train_split, both_orders=data.both_orders)
-        if data.train_examples == 0:  # all seeds have equal inputs, so they also have equal settings
+        if data.train_examples == 0:  # every seed trains on all examples, so the inputs do not depend on the seed
             return settings
         if seed is None:
             seed = self.recipe.train.seed
@@ -100,7 +100,10 @@ class PreparedTask:
         return load_inputs(self.task, self.request.data, self.vocabulary, self.input_settings(seed))
 
     def warn_about_text(self, inputs: Inputs) -> None:
-        """Print a warning if the training texts differ much from the text that the checkpoint was pretrained on."""
+        """Print a warning if the training texts differ much from the text that the checkpoint was pretrained on.
+
+        The texts of named entity recognition and of question answering with answer spans are not compared.
+        """
         if isinstance(inputs.train, PairFeatures):
             counts = read_token_counts(self.checkpoint.directory)
             warn_about_mismatch(self.task.title, self.vocabulary, inputs.train.ids, counts)
@@ -134,7 +137,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
 
 
 def _read_head(checkpoint: hub.Checkpoint) -> ModelHead:
-    """Return the classifier that a checkpoint records."""
+    """Return the class names and the text columns that a checkpoint records from fine-tuning."""
     finetuned = checkpoint.finetuned_task
     columns = {} if finetuned is None else finetuned.settings.get("columns", {})
     labels = checkpoint.output_names if checkpoint.is_multi_label else checkpoint.labels
@@ -150,7 +153,7 @@ def prepare_with_recipe(
     data.
     """
     task = task.with_span_settings(recipe.span)
-    checkpoint = recipe.model.reshape_checkpoint(source.checkpoint)
+    checkpoint = recipe.model.apply_to_checkpoint(source.checkpoint)
     if not needs_training:
         task = task.for_scoring(request.split)
     recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)

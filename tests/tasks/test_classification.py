@@ -84,11 +84,11 @@ def test_reorder_labels_tells_names_apart_by_their_case() -> None:
 
 def test_model_labels_name_the_outputs() -> None:
     settings = TaskModelSettings(labels=("entailment", "neutral", "contradiction"))
-    checkpoint = settings.reshape_checkpoint(with_labels("LABEL_0", "LABEL_1", "LABEL_2"))
+    checkpoint = settings.apply_to_checkpoint(with_labels("LABEL_0", "LABEL_1", "LABEL_2"))
     assert not checkpoint.has_unnamed_labels
     assert rows_of(GLUE["mnli"], checkpoint) == [2, 0, 1]
     with pytest.raises(ConfigError, match=r"model\.labels lists 3 classes, model has 2"):
-        settings.reshape_checkpoint(with_labels("LABEL_0", "LABEL_1"))
+        settings.apply_to_checkpoint(with_labels("LABEL_0", "LABEL_1"))
 
 
 def test_reorder_labels_without_the_head_names_the_remedy() -> None:
