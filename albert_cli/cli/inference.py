@@ -17,8 +17,8 @@ InputFile = Annotated[
     str,
     typer.Option(
         "--input",
-        help="A table with named columns (.csv, .tsv, .parquet), JSON lines (.jsonl), or any other file with a text a "
-        "line, two texts separated by a tab; - is stdin, with JSON lines or one text per line.",
+        help="A table with named columns (.csv, .tsv, .parquet), JSON lines (.jsonl), or any other file with one text "
+        "per line, or two texts separated by a tab; - is stdin, with JSON lines or one text per line.",
     ),
 ]
 PrecisionName = Annotated[
@@ -79,7 +79,7 @@ def encode(
     input_file: InputFile,
     pooling: Annotated[
         Literal["mean", "cls", "pooler"],
-        typer.Option(help="Last layer: its mean over all tokens, its state at [CLS], or that state pooled."),
+        typer.Option(help="The last layer's mean over all tokens, its state at [CLS], or the pooler's output."),
     ] = "mean",
     out: Annotated[
         Path | None,
@@ -92,7 +92,7 @@ def encode(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Turn texts into vectors: a JSON line each, or one tensor.
+    """Turn texts into vectors: one JSON line per text, or one tensor for all.
 
     Example: albert encode run --input sentences.txt --out vectors.safetensors
     """
@@ -138,7 +138,7 @@ def convert(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Write a checkpoint of another layout as a model directory that every command and Hugging Face read.
+    """Convert a PyTorch or TensorFlow checkpoint to a model directory that every command and Hugging Face read.
 
     Example: albert convert albert_base_v2 --out albert-base-v2
     """
@@ -163,7 +163,9 @@ def export(
     input_file: Annotated[
         str | None,
         typer.Option(
-            "--input", help="Compare only outputs, on the inputs of this file (formats as for `albert predict`)."
+            "--input",
+            help="Compare the outputs of the exported models with the checkpoint's on the inputs of this file, without "
+            "scores (formats as for `albert predict`).",
         ),
     ] = None,
     null_threshold: NullThreshold = None,

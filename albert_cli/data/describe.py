@@ -39,11 +39,10 @@ _LABEL_NAMES: Final[dict[SentenceLoss, tuple[str, ...]]] = {
 }
 _LABEL_STYLES: Final = ("green", "magenta", "yellow")
 _BAR_COLUMNS: Final = 40  # width of a bar of 100 %
-_UNLIMITED_COLUMNS: Final = 1 << 20  # width of a line that is not printed to a terminal: it is not wrapped
+_UNLIMITED_COLUMNS: Final = 1 << 20  # so wide that no line is wrapped; for output to a file or a pipe
 _MASK: Final = "[MASK]"
 _LEGEND: Final = (
-    "[words]: the original words, which the model must predict and sees as [MASK]; "
-    "[words|X]: it sees X instead (_ is a [MASK])"
+    "[words]: the model sees [MASK] and must predict these words; [words|X]: it sees X instead (_ is a [MASK])"
 )
 
 
@@ -222,7 +221,7 @@ def _format_sample(sample: SampleStatistics, settings: PairSettings, seed: int) 
 
 
 def _format_bar(fraction: float) -> str:
-    """Return a bar of `_BAR_COLUMNS` characters for the fraction 1, and of fewer for a smaller one."""
+    """Return a bar whose length is the fraction of `_BAR_COLUMNS` characters."""
     return "█" * round(_BAR_COLUMNS * fraction)
 
 
@@ -243,7 +242,7 @@ def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[
         stop = int(packed.offsets[number + 1])
         sep_id = original[stop - 1]  # every sequence ends with [SEP]
         segments: list[list[TextRun]] = [[], []]
-        for position in range(start + 1, stop):
+        for position in range(start + 1, stop):  # without [CLS]
             runs = segments[packed.segment_ids[position]]
             text = texts[original[position]]
             if is_masked[position]:
@@ -295,7 +294,8 @@ def _format_runs(runs: Sequence[TextRun]) -> Text:
             text.append(" ")
         text.append("[", "yellow").append(run.text.lstrip(" "), "black on yellow")
         if run.seen.replace(_MASK, ""):
-            text.append("|" + " ".join(run.seen.replace(_MASK, " _ ").split()), "yellow")
+            seen_words = run.seen.replace(_MASK, " _ ").split()
+            text.append("|" + " ".join(seen_words), "yellow")
         text.append("]", "yellow")
     leading_spaces = len(text.plain) - len(text.plain.lstrip())
     text = text[leading_spaces:]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
-# Matches JSON that may contain a number that is not finite: a constant (or a text with its name), or a number with an
-# exponent of three digits or with hundreds of digits, which may exceed the largest float.
+# Matches JSON that may contain a number that is not finite: `NaN` or `Infinity`, even inside a string, or a number that
+# may exceed the largest float, because its exponent has three digits or it has 300 digits.
 _NONFINITE_CANDIDATE: Final = re.compile(rb"NaN|Infinity|[\s:,\[]-?(?:[0-9][0-9.]*[eE]\+?[0-9]{3}|[0-9]{300})")
 
 
@@ -47,7 +47,7 @@ def parse_record(path: Path, data: bytes, record_type: type[T]) -> T:
         record = type_adapter(record_type).validate_json(data, strict=True)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
-    except ConfigError as error:  # of settings, which the record contains
+    except ConfigError as error:  # raised by a settings class in the record
         raise CheckpointError(f"{path}: {error.message}") from None
     if _NONFINITE_CANDIDATE.search(data):
         _reject_nonfinite_numbers(path, data)
@@ -64,7 +64,7 @@ def _reject_nonfinite_numbers(path: Path, data: bytes) -> None:
         if not math.isfinite(float(number)):
             raise CheckpointError(f"{path}: contains {number[:20]}, which is larger than any float")
 
-    with suppress(RecursionError):  # pydantic allows deeper nesting
+    with suppress(RecursionError):  # pydantic accepts deeper nesting, and then the numbers are not checked
         json.loads(data, parse_constant=reject_constant, parse_float=reject_overflow, parse_int=reject_overflow)
 
 
@@ -100,7 +100,7 @@ def require_keys(*names: str) -> Callable[[dict[str, T]], dict[str, T]]:
 
 def check_relative(name: str) -> str:
     """Return a relative path unchanged; raise `ValueError` if it is absolute or leads out of its directory."""
-    # With `pathlib`, this check would take most of the time in which a record of thousands of shards is read.
+    # This check does not use `pathlib`, which would take most of the time of reading a record of thousands of shards.
     has_drive = name[1:2] == ":"
     is_absolute = name.startswith(("/", "\\")) or has_drive
     leads_up = ".." in name.replace("\\", "/").split("/")

@@ -1,6 +1,10 @@
 """Read the labels of a multi-label table, in which a row may have several classes.
 
-The classes are in one column, as a list (`["a", "b"]`) or between `|` (`a|b`), or each class has a column of 0 and 1.
+The table has one of three layouts:
+
+* a column of lists, such as `["a", "b"]`
+* a column of classes separated by `|`, such as `a|b`
+* a column of 0 and 1 for each class
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
 
 
 def _split_classes(cell: str, where: str) -> tuple[str, ...]:
-    """Return the classes in a JSON or Python list, or between `|`, without repetitions.
+    """Return the classes in a JSON or Python list, or in a text with `|` between them, without repetitions.
 
     Raises `InputError` for a list that cannot be read, or holds other values than texts and whole numbers.
     """
@@ -95,7 +99,7 @@ def _parse_list(cell: str) -> list[object] | None:
 
 
 def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, origin: str) -> tuple[str, ...]:
-    """Return all classes: those that the settings list, in this order, or else those that occur, sorted.
+    """Return all classes: the settings' `labels` or `label_columns`, or else the classes that occur, sorted.
 
     Raises `InputError` for fewer than two classes.
     """

@@ -32,8 +32,8 @@ def sample_work_units(
     total_bytes = sum(unit.size for unit in units)
 
     def make_arguments(unit: WorkUnit) -> tuple[object, ...]:
-        # Called when the unit is submitted. The results so far have lowered `key_limit`, so the worker keeps fewer
-        # sentences.
+        # This is called when the unit is submitted. If the merged results have lowered `key_limit` by then, the worker
+        # drops more sentences that cannot be in the sample.
         return unit, read, language, size, seed, sample.key_limit
 
     with console.show_progress("reading", total_bytes or None) as progress:
@@ -76,5 +76,5 @@ def _map_work_units(
     processes = min(workers or machine.available_cores(), len(pooled_units))
     arguments = (make_arguments(unit) for unit in pooled_units)
     with closing(executor.map_unordered(call, arguments, processes, _REMEDY)) as results:
-        for (unit, *_), result in results:
-            yield unit, result
+        for call_arguments, result in results:
+            yield call_arguments[0], result

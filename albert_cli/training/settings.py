@@ -64,9 +64,9 @@ class OptimizerSettings:
 class ScheduleSettings:
     """`[schedule]`: the number of updates, and how the learning rate rises and falls over them.
 
-    The rate reaches zero at step `decay_steps`, by default the last step. A later step leaves room for another run to
-    continue this one (`warm_start.continues`). The warmup has `warmup_steps` steps or, if that is None, the fraction
-    `warmup_ratio` of the steps until the rate is zero.
+    The rate reaches zero at step `decay_steps`, by default `total_steps`. If `decay_steps` is larger, the rate is not
+    yet zero at the end, and another run can continue this one (`warm_start.continues`). The warmup has `warmup_steps`
+    steps or, if that is None, the fraction `warmup_ratio` of the steps until the rate is zero.
     """
 
     total_steps: PositiveInt = 125_000
@@ -120,7 +120,8 @@ class TrainSettings:
     `batch_size`: sequences per step, over all processes.
     `micro_batch_size`: sequences that one process computes at a time.
     `log_every`: steps per record of `metrics.jsonl`.
-    `eval_every`: steps between evaluations; 0 evaluates after the last step only, so dev selects no checkpoint.
+    `eval_every`: steps between evaluations; 0 evaluates after the last step only, so no checkpoint is
+    selected by its dev score.
     `eval_sequences`: held-out sequences that pretraining is evaluated on.
     `save_every`: steps or a time such as "10m" between checkpoints; 0 saves after the last step only.
     `keep`: number of checkpoints to keep.
@@ -137,7 +138,7 @@ class TrainSettings:
     The first start replaces each "auto" (`training/device.py`) and saves the value in the run's recipe.
     """
 
-    seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # 2**62 is `objectives.EVALUATION_SEED`
+    seed: Annotated[int, Ge(0), Lt(2**62)] = 0  # 2**62 is `objectives.EVALUATION_SEED`, which training must not use
     batch_size: PositiveInt = 32
     micro_batch_size: PositiveInt = 32
     log_every: PositiveInt = 50
@@ -176,7 +177,8 @@ class TrainSettings:
 # uses these values even on another machine.
 _AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 
-# Keys whose values a resumed run may change, because they change the weights by rounding at most.
+# Recipe keys whose values a resumed run may change, because they change the weights by rounding at most. `evaluation`
+# is a key of `PretrainRecipe`.
 RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
     "train.threads", "train.track", "evaluation",
