@@ -86,7 +86,8 @@ def recipes_validate(
     if "variants" in values:
         from albert_cli.experiments.stages import validate_experiment
 
-        console.print_result(*validate_experiment(file))
+        values, summary = validate_experiment(file)
+        console.print_result(values, summary)
         return
     from albert_cli.evaluation.verify import VerifyRecipe
     from albert_cli.training.pretrain_recipe import PretrainRecipe

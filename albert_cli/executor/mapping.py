@@ -73,10 +73,10 @@ def _map(
                 else:
                     to_repeat.append(_Attempt(attempt.item, is_second=True))
             console.warn(f"a worker process {cause}; its work is repeated")
-        except cluster.lost_worker_errors() as error:
+        except cluster.lost_worker_errors() as error:  # Dask has already repeated the work once
             raise AlbertError(f"a worker of the cluster was lost twice ({error})", remedy) from None
         finally:
-            cluster.shut_down(executor)
+            cluster.shut_down(executor)  # shuts down a local executor too
 
 
 def _fill_and_collect(
@@ -114,8 +114,8 @@ def _submit(executor: Executor, call: Callable[..., T], attempt: _Attempt, runni
     try:
         running[executor.submit(call, *attempt.item)] = attempt
     except (BrokenExecutor, OSError) as error:
-        # If a worker has died, Python 3.11 may close the pool's queue while `submit` starts the next worker with it.
-        # That is an OSError, and the futures of the running calls show that the pool is broken.
+        # When a worker dies, Python 3.11 closes the pool's queue. If `submit` starts another worker at this moment, it
+        # raises an OSError. The pool is broken only if the future of a running call has a `BrokenExecutor`.
         errors = [error, *(future.exception() for future in running if future.done())]
         if not any(isinstance(cause, BrokenExecutor) for cause in errors):
             raise

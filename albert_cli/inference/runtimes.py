@@ -93,8 +93,8 @@ def equal_decisions(
 ) -> NDArray[np.bool_]:
     """Return True for each decision that is equal in both outputs; a decision is the index of the largest logit.
 
-    The last axis of the logits must be over classes or tokens, which is not so for answer spans. Decisions at padding,
-    where `mask` is 0, are left out. The result is empty for outputs without logits.
+    The last axis of the logits must be over classes or the vocabulary; for answer spans it is over positions. Decisions
+    at padding, where `mask` is 0, are left out. The result is empty for outputs without logits.
     """
     equal = [np.zeros(0, dtype=bool)]
     for name, values in expected.items():

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
-from unicodedata import category, combining
+from unicodedata import category
 
 # A stop, any closing quotes or brackets, and white space, which may be missing after a full-width stop.
 _SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
@@ -55,8 +55,8 @@ def split_paragraphs(text: str) -> list[str]:
     """Return the lines of `text` that are not blank, each with single spaces and none at its ends."""
     paragraphs = []
     for line in text.split("\n"):
-        # Python counts no other white space than the plain space as printable, so this fast test finds all other kinds.
-        # With a space added at both ends, the test for two spaces finds also those at the ends.
+        # This test is fast. `isprintable` is False for a line with any white space other than the plain space. With a
+        # space added at both ends, the test for two spaces also finds a space at an end of the line.
         if not line.isprintable() or "  " in f" {line} ":
             line = " ".join(line.split())
         if line:
@@ -72,7 +72,8 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
             has_unknown_stops = not part.isascii() and _UNKNOWN_STOP.search(part) is not None
-            # Outside ASCII, `_split_further` chooses the limit by the script.
+            # A part in ASCII has the usual limit. Other scripts have different limits, from which `_split_further`
+            # chooses. Up to the shortest limit it has nothing to split.
             limit = _USUAL_LIMITS.max_sentence if part.isascii() else _SHORTEST_LIMIT
             for sentence in segment(language, part):
                 if has_unknown_stops or len(sentence) > limit:
@@ -115,13 +116,13 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
         yield sentence
         return
     part = ""
-    # A word comes with the marks and spaces after it. In a script without spaces it is a whole clause.
-    for word in _CLAUSE_END.split(sentence):
-        if part and len(part) + len(word) > limits.max_sentence:
+    # A chunk is a word with the marks and spaces after it. In a script without spaces, it is a whole clause.
+    for chunk in _CLAUSE_END.split(sentence):
+        if part and len(part) + len(chunk) > limits.max_sentence:
             yield part.strip()
             part = ""
-        part += word
-        while len(part) > limits.max_sentence:  # the word alone is too long
+        part += chunk
+        while len(part) > limits.max_sentence:  # the chunk alone is too long
             end = _character_boundary(part, limits.max_sentence)
             yield part[:end].strip()
             part = part[end:]
@@ -135,9 +136,12 @@ def _split_clauses(sentence: str, limits: _LengthLimits) -> Iterator[str]:
 
 
 def _character_boundary(text: str, limit: int) -> int:
-    """Return the last position from `limit` down to its half at which no mark or vowel sign is, else `limit`."""
+    """Return a position at or before `limit` at which a split separates no character from its marks or vowel signs.
+
+    It is the last such position in the second half of the text up to `limit`. Without one, return `limit`.
+    """
     for position in range(limit, limit // 2, -1):
-        if not combining(text[position]) and category(text[position]) not in ("Mn", "Mc"):
+        if category(text[position]) not in ("Mn", "Mc"):
             return position
     return limit
 

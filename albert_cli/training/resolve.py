@@ -76,8 +76,8 @@ def with_warm_start(
         warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
     elif saved is not None and saved.warm_start is not None:
         step = saved.warm_start.step
-        # The first start has set this to the parent's warmup if the parent had finished it. Otherwise it is the warmup
-        # of the recipe, None if the recipe has a ratio.
+        # If the parent had finished its warmup, the first start has saved the parent's number of warmup steps here.
+        # Otherwise this is the number in the recipe of this run, or None if that recipe has `warmup_ratio`.
         warmup = saved.schedule.warmup_steps
         # A fingerprint in the recipe is retained, so that `run.check_same_recipe` reports it if it is another one.
         fingerprint = warm_start.fingerprint or saved.warm_start.fingerprint
@@ -86,8 +86,8 @@ def with_warm_start(
         return recipe
     recipe = replace(recipe, warm_start=warm_start)
     if step is not None and warmup is not None and warmup <= step:
-        # The parent has finished its warmup. The steps of this run continue the parent's, so with a warmup of the same
-        # length none of them is a warmup step.
+        # The parent has finished its warmup, and this run continues the count of the parent's steps. With the parent's
+        # number of warmup steps, all steps of this run come after the warmup.
         recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
     return recipe
 
@@ -156,7 +156,7 @@ def list_changes(parent_run: ParentRun, recipe: PretrainRecipe, data_fingerprint
     """
     before = parent_run.recipe
     warmup = before.schedule.resolved_warmup_steps
-    if warmup == recipe.schedule.warmup_steps:  # equal lengths, though the parent's recipe may have a ratio
+    if warmup == recipe.schedule.warmup_steps:  # then a ratio in the parent's recipe is not a difference
         before = replace(before, schedule=replace(before.schedule, warmup_steps=warmup))
     lines = [
         *config.list_differences(config.to_toml_values(before), config.to_toml_values(recipe)),
