@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # Matches JSON that may contain a number that is not finite: `NaN` or `Infinity`, even inside a string, or a number that
-# may exceed the largest float, because its exponent has three digits or it has 300 digits.
-_NONFINITE_CANDIDATE: Final = re.compile(rb"NaN|Infinity|[\s:,\[]-?(?:[0-9][0-9.]*[eE]\+?[0-9]{3}|[0-9]{300})")
+# may exceed the largest float, because its exponent has two digits or it has 300 digits.
+_NONFINITE_CANDIDATE: Final = re.compile(rb"NaN|Infinity|[\s:,\[]-?(?:[0-9][0-9.]*[eE]\+?[0-9]{2}|[0-9]{300})")
 
 
 def type_adapter(record_type: type[T]) -> TypeAdapter[T]:

@@ -13,6 +13,7 @@ from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table import ModelHead, open_table
 from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.token_classification import open_token_task
 from tests.helpers.checkpoints import untrained
 from tests.helpers.command import QUICK, albert
 from tests.helpers.task_runs import SHAPE
@@ -49,6 +50,17 @@ def test_for_scoring_reads_all_of_a_table(tmp_path: Path, name: str) -> None:
     assert sizes(task, path) == (3, ROWS)
     with pytest.raises(MissingDataError, match="scored as a whole"):
         task.for_scoring().read("train", str(path))
+
+
+@pytest.mark.parametrize("name", ["./mine.csv", ".//mine.csv", "../tables/mine.csv"])
+def test_for_scoring_reads_all_of_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "tables").mkdir()
+    monkeypatch.chdir(tmp_path / "tables")
+    write_table(Path("mine.csv"))
+    assert len(open_table(TableSettings(), name).for_scoring().read("dev", name)) == ROWS
+    Path("mine.conll").write_text("Bo B-PER\nruns O\n\n" * ROWS)
+    words = name.replace("csv", "conll")
+    assert len(open_token_task(TableSettings(), words, ()).for_scoring().read("dev", words)) == ROWS
 
 
 def test_for_scoring_folder_with_train_keeps_the_holdout(tmp_path: Path) -> None:
