@@ -50,9 +50,11 @@ def list_files(name: str) -> list[str]:
     """Return the URLs of the files that a glob matches or a folder contains, sorted; for a file, return its URL."""
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
-        if any(character in path for character in "*?["):
+        is_web = name.startswith("http")
+        wildcards = "*[" if is_web else "*?["  # in a web address, `?` begins the query
+        if any(character in path for character in wildcards):
             paths = [match for match in system.glob(path) if not system.isdir(match)]
-        elif not name.startswith("http") and system.isdir(path):  # web servers have no folders
+        elif not is_web and system.isdir(path):  # web servers have no folders
             paths = system.find(path)
         else:
             system.info(path)  # raises an error if the file does not exist

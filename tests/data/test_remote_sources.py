@@ -7,6 +7,7 @@ import http.server
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -93,7 +94,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _send(self, *, body: bool) -> None:
         content = self.content
         match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.has_ranges else None
-        if self.path != "/all.txt":
+        if self.path.partition("?")[0] != "/all.txt":
             self.send_error(404)
             return
         if match:
@@ -115,13 +116,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(params=[True, False], ids=["ranges", "no ranges"])
-def web_url(request: pytest.FixtureRequest, documents_file: Path) -> Iterator[str]:
-    handler = type("Handler", (_Handler,), {"content": documents_file.read_bytes(), "has_ranges": request.param})
+@contextmanager
+def serve(content: bytes, *, has_ranges: bool) -> Iterator[str]:
+    """Serve a file over HTTP while the block runs, and yield its URL."""
+    handler = type("Handler", (_Handler,), {"content": content, "has_ranges": has_ranges})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/all.txt"
     server.shutdown()
+
+
+@pytest.fixture(params=[True, False], ids=["ranges", "no ranges"])
+def web_url(request: pytest.FixtureRequest, documents_file: Path) -> Iterator[str]:
+    with serve(documents_file.read_bytes(), has_ranges=request.param) as url:
+        yield url
 
 
 def test_build_from_web_server_equals_local_build(
@@ -137,6 +145,11 @@ def test_file_missing_on_web_server_is_a_one_line_error(web_url: str) -> None:
     with pytest.raises(InputError, match="no such file") as raised:
         list_files(web_url.replace("all", "none"))
     assert "\n" not in raised.value.message
+
+
+def test_list_files_web_page_with_a_query_is_listed() -> None:
+    with serve(b'<a href="page-2">next</a>', has_ranges=False) as url:
+        assert list_files(f"{url}?page=1") == [f"{url}?page=1"]
 
 
 @pytest.mark.parametrize(

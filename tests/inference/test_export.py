@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,8 +68,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     return Vocabulary.load(train_wordpiece(tmp_path_factory.mktemp("words") / "vocabulary", 500))
 
 
-def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path, *, bias: float | None = None) -> Path:
-    """Save a random model with this head; bias: of all classes of a classifier, if it is not None."""
+def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path, *, weight: float | None = None) -> Path:
+    """Save a random model with this head; weight: all weights of a classifier, if it is not None."""
     config = ModelConfig(
         vocab_size=vocabulary.size, embedding_size=32 if bert else 16, hidden_size=32, num_hidden_layers=2,
         num_attention_heads=4, intermediate_size=64, max_position_embeddings=64,
@@ -82,8 +81,8 @@ def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path, *, bias: floa
     with torch.no_grad():  # larger weights keep the logits of two options apart, so that rounding decides no prediction
         for parameter in model.parameters():
             parameter.mul_(4 if parameter.ndim == 2 else 1)
-        if bias is not None:
-            nn.init.constant_(model.get_parameter("classifier.bias"), bias)
+        if weight is not None:
+            nn.init.constant_(model.get_parameter("classifier.weight"), weight)
     with store.commit_directory(out, "task") as staging:
         hub.write_checkpoint(model, staging, head, HEADS[head].labels, HEADS[head].task)
         vocabulary.copy_to(staging, 64)
@@ -119,9 +118,8 @@ def test_export_equals_transformers_at_other_sizes(
             assert np.allclose(output, reference.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("bias", [math.nan, math.inf])
-def test_export_of_outputs_that_are_not_finite_is_rejected(bias: float, vocabulary: Vocabulary, tmp_path: Path) -> None:
-    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "checkpoint", bias=bias)
+def test_export_of_outputs_that_are_not_finite_is_rejected(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    checkpoint = save(vocabulary, "ForSequenceClassification", False, tmp_path / "checkpoint", weight=3e38)
     assert "is not finite" in albert("export", checkpoint, "--out", tmp_path / "out", expect=4).err
     assert not (tmp_path / "out").exists()
 
