@@ -86,8 +86,8 @@ def recipes_validate(
     if "variants" in values:
         from albert_cli.experiments.stages import validate_experiment
 
-        values, summary = validate_experiment(file)
-        console.print_result(values, summary)
+        experiment_values, summary = validate_experiment(file)
+        console.print_result(experiment_values, summary)
         return
     from albert_cli.evaluation.verify import VerifyRecipe
     from albert_cli.training.pretrain_recipe import PretrainRecipe

@@ -373,18 +373,16 @@ def _check_claims(experiment: Experiment) -> None:
     origin = experiment.name
     for claim in experiment.claims:
         if not claim.conditions:
-            raise ConfigError(
-                f"{origin}: claim without conditions: {claim.statement}", "add [[claims.conditions]] to it"
-            )
+            hint = "add [[claims.conditions]] to it"
+            raise ConfigError(f"{origin}: claim without conditions: {claim.statement}", hint)
         for reference in claim.learned:
             if split_reference(reference)[1] not in LEARNED_ABOVE:
                 choices = f"VARIANT.{'|'.join(LEARNED_ABOVE)}"
                 raise ConfigError(f"{origin}: learned: {reference!r} does not show learning", f"use {choices}")
         if not claim.learned and not claim.metrics <= INDEPENDENT_OF_LEARNING:
             hint = 'add learned = ["VARIANT.tasks_above_majority"] or, for MLM, ["VARIANT.below_unigram_entropy"]'
-            raise ConfigError(
-                f"{origin}: claim needs `learned`, the models that must have learned: {claim.statement}", hint
-            )
+            problem = "claim needs `learned`, the models that must have learned"
+            raise ConfigError(f"{origin}: {problem}: {claim.statement}", hint)
         for condition in claim.all_conditions:
             for reference in condition.references:
                 variant, metric = split_reference(reference)

@@ -1,4 +1,4 @@
-"""`albert convert`: write a checkpoint of another layout as a model directory that `albert` and Hugging Face read."""
+"""`albert convert`: turn a PyTorch or TensorFlow checkpoint into a directory that `albert` and Hugging Face read."""
 
 from __future__ import annotations
 

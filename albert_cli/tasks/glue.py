@@ -43,7 +43,7 @@ class GlueFiles:
     test_texts: tuple[str, ...] = ()
     header: tuple[str, ...] = ()
     skip_short: bool = False
-    files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    files: Mapping[str, str] = field(default_factory=dict, hash=False)  # a dict cannot be hashed
     hub: str | None = GLUE_ON_HUB
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TextExample]:

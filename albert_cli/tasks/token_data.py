@@ -82,7 +82,7 @@ class TokenFiles:
     one file, which is train: scoring uses all of it.
     """
 
-    files: dict[str, str] = field(hash=False)
+    files: dict[str, str] = field(hash=False)  # a dict cannot be hashed
     holdout: float
     is_single_file: bool
 
