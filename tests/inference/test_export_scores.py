@@ -16,7 +16,8 @@ from tests.helpers.task_runs import SHAPE, WORDS, sentence
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
-ROWS = range(12)
+# `sentence` repeats after six numbers. Of two equal texts, rounding would decide which one ranks higher.
+ROWS = range(6)
 QUICK = (
     "-s", "schedule.total_steps=2", "-s", "schedule.warmup_steps=1", "-s", "train.batch_size=4", "-s",
     "train.precision=fp32", "-s", "data.max_seq_length=40", "-s", "optimizer.lr=5e-2", "--device", "cpu",
