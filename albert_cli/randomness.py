@@ -30,20 +30,20 @@ _FEISTEL_ROUNDS: Final = 6  # four suffice for a pseudorandom permutation (Luby 
 class Stream(IntEnum):
     """Purpose of a random number; numbers with equal seeds and indices are independent if their streams differ."""
 
-    ORDER = 1
-    PHASE = 2
-    SHORT = 3
-    TARGET = 4
-    BOUNDARY = 5
-    SWAP = 6
-    OTHER_DOCUMENT = 7
-    OTHER_SENTENCE = 8
-    CUT_A = 9
-    CUT_B = 10
-    SPANS = 11
-    REPLACEMENT = 12
-    STATISTICS = 15
-    SENTENCE = 16
+    ORDER = 1  # the order of a pass's sequences
+    PHASE = 2  # the token at which a pass begins
+    SHORT = 3  # whether a sequence is short
+    TARGET = 4  # the length of a short sequence
+    BOUNDARY = 5  # the sentence boundary between the segments
+    SWAP = 6  # whether the segments are swapped
+    OTHER_DOCUMENT = 7  # the document of a random second segment (NSP)
+    OTHER_SENTENCE = 8  # the sentence at which that segment begins
+    CUT_A = 9  # the end of the first segment from which tokens are cut
+    CUT_B = 10  # the same for the second segment
+    SPANS = 11  # the n-grams to mask
+    REPLACEMENT = 12  # what replaces a masked token
+    STATISTICS = 15  # the sample of `albert data --statistics`
+    SENTENCE = 16  # the sample of sentences for a vocabulary
 
 
 def _mix(state: HashKeys) -> HashKeys:

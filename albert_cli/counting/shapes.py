@@ -29,6 +29,11 @@ SYMBOLS: Final = {
 _NAME_WITH_CHANGES = re.compile(r"(?P<name>.+?):(?P<changes>\w+=.*)", re.DOTALL)
 _COMMA_OUTSIDE_LIST = re.compile(r",(?![^\[]*\])")  # in group_sizes=[1,10,1],E=64 only the comma before E
 
+# ALBERT presets without -v1 in their names are version 2, so the names may end with -v2. BERT has no versions.
+_VERSION_2_NAMES: Final = {
+    f"{name}-v2": name for name in PRESETS if name.startswith("albert-") and not name.endswith("-v1")
+}
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -58,9 +63,7 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
             config = ModelConfig.from_values({**asdict(config), **changes}, name)
         return Shape(name, config, source)
 
-    # The ALBERT presets are version 2, so their names may end with -v2. BERT has no versions.
-    preset_name = base_name.removesuffix("-v2") if base_name.startswith("albert-") else base_name
-    preset = PRESETS.get(preset_name)
+    preset = PRESETS.get(_VERSION_2_NAMES.get(base_name, base_name))
     if preset is not None:
         return make_shape(preset, "preset")
     path = Path(base_name)

@@ -59,7 +59,7 @@ def build_data(
 
     workers: number of processes, 0 for one per core. array_job: tokenize only this job's part of the units, and do not
     merge; a later call without `array_job` tokenizes the other units and merges. Waits for units that other processes
-    run. Raises `InputError` for unreadable or empty text, and `BusyError` if `out` contains something else.
+    run. Raises `InputError` for unreadable or empty text, and `BusyError` if `out` contains other files.
     """
     begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)

@@ -73,22 +73,20 @@ class BuildReport:
         if facts.unknown_rate > _MAX_UNKNOWN_RATE:
             output.append(f"{facts.unknown_rate:.1%} of the tokens are unknown: build the vocabulary from this text")
         if facts.settings.holdout:
-            hint = _format_holdout_hint(facts.totals["train"].documents, facts.totals["heldout"])
+            hint = _format_holdout_hint(facts.totals["heldout"])
             if hint is not None:
                 output.append(hint)
         return "\n".join(output)
 
 
-def _format_holdout_hint(train_documents: int, heldout: UnitCounts) -> str | None:
+def _format_holdout_hint(heldout: UnitCounts) -> str | None:
     """Return a hint if nothing is held out, or too little for scores; else None."""
-    if heldout.documents == 0 and train_documents == 1:
-        return (
-            "nothing is held out, because the text is one document: use --document line if each line is a document, "
-            "or divide it by blank lines, or evaluate on other data with -s 'evaluation=[\"DIR\"]'"
-        )
     if heldout.documents == 0:
         # If two documents differ, the build holds out at least one (`choose_heldout_hash`).
-        return "nothing is held out, because all documents have the same text"
+        return (
+            "nothing is held out, because the text is one document, or copies of one: use --document line if each line "
+            "is a document, or divide it by blank lines, or evaluate on other data with -s 'evaluation=[\"DIR\"]'"
+        )
     if heldout.tokens < _MIN_HELDOUT_TOKENS:
         return "few tokens are held out, so scores on them are noisy; use a larger --holdout"
     return None

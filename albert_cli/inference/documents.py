@@ -14,8 +14,8 @@ from albert_cli.tasks.squad.task import SpanAnswering
 from albert_cli.tasks.token_classification import TokenClassification
 from albert_cli.tasks.token_data import read_conll_words
 
-# Training also reads CoNLL columns from .txt files; `predict` reads a .txt file as one text per line.
-CONLL_SUFFIXES = (".conll", ".bio", ".iob")
+# Training also reads CoNLL columns from .txt and .tsv files; `predict` reads a .txt file as one text per line.
+_CONLL_SUFFIXES = (".conll", ".bio", ".iob")
 
 
 def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
@@ -29,6 +29,6 @@ def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
         return read_squad_file(path)
     if isinstance(task, Choice) and (path.is_dir() or suffix == ".txt"):
         return read_race_passages(path)
-    if isinstance(task, TokenClassification) and suffix in CONLL_SUFFIXES:
+    if isinstance(task, TokenClassification) and suffix in _CONLL_SUFFIXES:
         return read_conll_words(path)
     return None

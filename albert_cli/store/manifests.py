@@ -160,13 +160,16 @@ def read_finished_manifest(directory: Path, kind: str, *unfinished: str) -> Mani
         return None
     if not directory.is_dir():
         raise BusyError(f"{directory}: is a file", "choose another --out")
-    if all(p.name.startswith(".") for p in directory.iterdir()):  # a killed process may have left hidden files
+    visible_names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    if not visible_names:  # a killed process may have left hidden files
         return None
     manifest = read_manifest(directory)
     if manifest is None:
         if any((directory / name).exists() for name in unfinished):
             return None
-        raise BusyError(f"{directory}: contains something else", "choose another --out")
+        raise BusyError(
+            f"{directory}: contains {visible_names[0]} and is not a {kind} directory", "choose another --out"
+        )
     if manifest.kind != kind:
         raise BusyError(f"{directory}: is a {manifest.kind} directory", "choose another --out")
     return manifest

@@ -71,19 +71,22 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
 
 
 def _split_classes(cell: str, where: str) -> tuple[str, ...]:
-    """Return the classes in a JSON or Python list, or in a text with `|` between them, without repetitions.
+    """Return the classes in a JSON or Python list, or in a text with `|` between them.
 
-    Raises `InputError` for a list that cannot be read, or holds other values than texts and whole numbers.
+    Repetitions and empty names are left out. Raises `InputError` for a list that cannot be read, or holds other values
+    than texts and whole numbers.
     """
     cell = cell.strip()
-    if not cell.startswith("["):
+    if cell.startswith("["):
+        values = _parse_list(cell)
+        # The type is compared, because True and False are instances of int.
+        if values is None or not all(type(value) in (str, int) for value in values):
+            hint = 'write ["…", "…"], or [] for no class; for named entities, use the task ner'
+            raise InputError(f"{where}: the label {cell!r} is not a list of texts", hint)
+        names = [str(value).strip() for value in values]
+    else:
         names = [name.strip() for name in cell.split(_SEPARATOR)]
-        return tuple(dict.fromkeys(name for name in names if name))
-    values = _parse_list(cell)
-    if values is None or not all(isinstance(value, str | int) for value in values):
-        hint = 'write ["…", "…"], or [] for no class; for named entities, use the task ner'
-        raise InputError(f"{where}: the label {cell!r} is not a list of texts", hint)
-    return tuple(dict.fromkeys(str(value).strip() for value in values))
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _parse_list(cell: str) -> list[object] | None:

@@ -14,7 +14,6 @@ from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sampling import SentenceSample, sample_work_unit
 from albert_cli.text.work_units import WorkUnit
 
-_REMEDY = "use a smaller --sample-size or fewer --workers, which need less memory"
 T = TypeVar("T")
 
 
@@ -37,7 +36,9 @@ def sample_work_units(
         return unit, read, language, size, seed, sample.key_limit
 
     with console.show_progress("reading", total_bytes or None) as progress:
-        for unit, (unit_sample, digest) in _map_work_units(sample_work_unit, units, workers, make_arguments):
+        for unit, (unit_sample, digest) in _map_work_units(
+            sample_work_unit, units, workers, "use a smaller --sample-size or fewer --workers", make_arguments
+        ):
             sample.merge(unit_sample)
             hashes[unit.number] = digest
             bytes_read += unit.size
@@ -52,7 +53,7 @@ def hash_work_units(units: Sequence[WorkUnit], workers: int) -> list[str | None]
 
     workers: processes; 0 means one per core.
     """
-    results = _map_work_units(WorkUnit.sha256, units, workers, lambda unit: (unit,))
+    results = _map_work_units(WorkUnit.sha256, units, workers, "use fewer --workers", lambda unit: (unit,))
     hashes = {unit.number: digest for unit, digest in results}
     return [hashes[unit.number] for unit in units]
 
@@ -61,13 +62,14 @@ def _map_work_units(
     call: Callable[..., T],
     units: Sequence[WorkUnit],
     workers: int,
+    remedy: str,
     make_arguments: Callable[[WorkUnit], tuple[object, ...]],
 ) -> Iterator[tuple[WorkUnit, T]]:
     """Yield (unit, result of `call`) in the order in which the calls finish.
 
-    make_arguments: returns the arguments of `call` for a unit, the unit first. This process first reads stdin, which no
-    other process can read, and the installed documentation, which it may have in memory. Worker processes, or a
-    cluster, read the other units.
+    remedy: hint of the error if memory runs out. make_arguments: returns the arguments of `call` for a unit, the unit
+    first. This process first reads stdin, which no other process can read, and the installed documentation, which it
+    may have in memory. Worker processes, or a cluster, read the other units.
     """
     local_units = [unit for unit in units if unit.is_stream or unit.is_installed_docs]
     for unit in local_units:
@@ -75,6 +77,6 @@ def _map_work_units(
     pooled_units = [unit for unit in units if unit not in local_units]
     processes = min(workers or machine.available_cores(), len(pooled_units))
     arguments = (make_arguments(unit) for unit in pooled_units)
-    with closing(executor.map_unordered(call, arguments, processes, _REMEDY)) as results:
+    with closing(executor.map_unordered(call, arguments, processes, remedy)) as results:
         for call_arguments, result in results:
             yield call_arguments[0], result

@@ -69,26 +69,32 @@ def with_warm_start(
         return recipe
     if environment.parent_fingerprint is not None:  # this run has not saved a step yet
         step = None
-        warmup = None
+        finished_warmup = None
         if environment.parent_run is not None:
             step = environment.parent_run.step
-            warmup = environment.parent_run.recipe.schedule.resolved_warmup_steps
-        warm_start = replace(warm_start, fingerprint=environment.parent_fingerprint, step=step)
+            parent_warmup = environment.parent_run.recipe.schedule.resolved_warmup_steps
+            finished_warmup = parent_warmup if parent_warmup <= step else None
+        warm_start = replace(
+            warm_start, fingerprint=environment.parent_fingerprint, step=step, finished_warmup=finished_warmup
+        )
     elif saved is not None and saved.warm_start is not None:
-        step = saved.warm_start.step
-        # If the parent had finished its warmup, the first start has saved the parent's number of warmup steps here.
-        # Otherwise this is the number in the recipe of this run, or None if that recipe has `warmup_ratio`.
-        warmup = saved.schedule.warmup_steps
         # A fingerprint in the recipe is retained, so that `run.check_same_recipe` reports it if it is another one.
         fingerprint = warm_start.fingerprint or saved.warm_start.fingerprint
-        warm_start = replace(warm_start, fingerprint=fingerprint, step=step, changes=saved.warm_start.changes)
+        recorded = saved.warm_start
+        warm_start = replace(
+            warm_start,
+            fingerprint=fingerprint,
+            step=recorded.step,
+            finished_warmup=recorded.finished_warmup,
+            changes=recorded.changes,
+        )
     else:  # [warm_start] was added to the recipe of a saved run; the caller rejects this change
         return recipe
     recipe = replace(recipe, warm_start=warm_start)
-    if step is not None and warmup is not None and warmup <= step:
-        # The parent has finished its warmup, and this run continues the count of the parent's steps. With the parent's
-        # number of warmup steps, all steps of this run come after the warmup.
-        recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup))
+    if warm_start.finished_warmup is not None:
+        # This run continues the count of the parent's steps. With the parent's number of warmup steps, all steps of
+        # this run come after the warmup.
+        recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warm_start.finished_warmup))
     return recipe
 
 

@@ -48,7 +48,8 @@ class WarmStart:
     (`model.informed_init.resize_positions`).
 
     The first start records the other keys: the parent's `fingerprint`, so that resuming with another parent fails; and
-    with `continues` the `step` at which this run begins, and the `changes` of recipe and data since the continued run.
+    with `continues` the `step` at which this run begins, `finished_warmup`, the continued run's number of warmup steps
+    if it has finished them, and the `changes` of recipe and data since the continued run.
     """
 
     checkpoint: str | None = None
@@ -57,6 +58,7 @@ class WarmStart:
     stack: bool = False
     positions: PositionGrowth = "tile"
     step: int | None = None
+    finished_warmup: int | None = None
     changes: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

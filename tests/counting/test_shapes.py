@@ -32,8 +32,9 @@ def test_shape_from_preset_has_its_config(name: str) -> None:
 
 def test_shape_from_second_release_name_is_read() -> None:
     assert find_shape("albert-xlarge-v2").config == PRESETS["albert-xlarge"]
-    with pytest.raises(ConfigError, match="bert-base-v2"):
-        find_shape("bert-base-v2")
+    for name in ("bert-base-v2", "albert-base-v1-v2"):
+        with pytest.raises(ConfigError, match=name):
+            find_shape(name)
 
 
 def test_shape_changes_by_symbol_or_name_are_applied() -> None:

@@ -145,7 +145,7 @@ def test_build_other_request_does_not_overwrite(small_vocabulary: Path, write_fi
 def test_build_foreign_directory_is_left_alone(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     out.mkdir()
     (out / "thesis.txt").write_text("mine")
-    with pytest.raises(BusyError, match="something else"):
+    with pytest.raises(BusyError, match=r"contains thesis\.txt and is not a data directory"):
         build_data(write_files(1), small_vocabulary, out, TENTH_HELD_OUT)
     assert contents(out) == {"thesis.txt": b"mine"}
     with pytest.raises(BusyError, match="vocabulary"):

@@ -78,6 +78,7 @@ def test_open_table_multi_label_settings(tmp_path: Path) -> None:
     [
         ('["good", {"a": 1}]', {}, "a.jsonl:2: the label .* is not a list of texts"),
         ("[good", {}, "a.jsonl:2: the label .* is not a list of texts"),
+        ("[true, false]", {}, "a.jsonl:2: the label .* is not a list of texts"),
         ('["fine"]', {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
         ("good|fine", {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
         ('["bad"]', {}, "fewer than two classes, so there is nothing to learn"),

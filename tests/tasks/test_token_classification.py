@@ -298,7 +298,9 @@ def test_read_unknown_tag_is_named(tmp_path: Path) -> None:
 
 
 def test_finetune_ner_predicts_its_test_file(model: Path, tmp_path: Path) -> None:
-    for name, content in (("test.conll", "bade\nwi\n\nfigo\nluma\n"), ("test.jsonl", '{"tokens": ["bade", "wi"]}\n')):
+    columns = "bade\nwi\n\nfigo\nluma\n"
+    json_lines = '{"tokens": ["bade", "wi"]}\n'
+    for name, content in (("test.txt", columns), ("testb.tsv", columns), ("test.json", json_lines)):
         folder = tmp_path / name
         folder.mkdir()
         for split in ("train", "dev"):

@@ -61,6 +61,15 @@ def test_resolve_recipe_continuing_run_skips_finished_warmup() -> None:
     assert resumed == resolved, "the parent is not read again"
 
 
+def test_resolve_recipe_unfinished_warmup_of_parent_is_not_kept() -> None:
+    parent_run = replace(PARENT_RUN, recipe=replace(RECIPE, schedule=replace(SCHEDULE, warmup_steps=80)))
+    recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=replace(SCHEDULE, total_steps=200))
+    first = resolve_recipe(recipe, replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=parent_run), None)
+    changed = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=150))
+    resumed = resolve_recipe(changed, ENVIRONMENT, first)
+    assert (first.schedule.warmup_steps, resumed.schedule.warmup_steps) == (10, 150), "so the caller sees the change"
+
+
 def test_resolve_recipe_no_steps_left_raises() -> None:
     recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=replace(SCHEDULE, total_steps=50))
     environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN)

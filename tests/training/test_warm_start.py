@@ -336,7 +336,7 @@ def test_continued_run_ends_in_the_bytes_of_one_run(
     assert losses[0] + losses[1] == losses[2]
     parent = half / "step-00000015"
     assert recorded(tmp_path / "run") == {
-        "continues": str(half), "fingerprint": store.fingerprint(parent), "step": 15,
+        "continues": str(half), "fingerprint": store.fingerprint(parent), "step": 15, "finished_warmup": 3,
         "positions": "tile", "stack": False,
         "changes": ["schedule.decay_steps: 30 -> None", "schedule.total_steps: 15 -> 30"],
     }  # fmt: skip
