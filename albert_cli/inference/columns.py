@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal, Self
 
 from albert_cli.errors import InputError
-from albert_cli.model.hub import FinetunedTask
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import CHOICE_COLUMN_NAMES, find_choice_columns
@@ -23,11 +21,11 @@ from albert_cli.tasks.columns import (
     find_id_column,
     find_same_columns,
     find_text_columns,
-    trained_text_columns,
 )
 from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.delimited import Dialect, choose_dialect
 from albert_cli.tasks.multi_label import MultiLabelClassification
+from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.tasks.token_classification import TokenClassification
@@ -40,33 +38,15 @@ RecordMapper = Callable[[ValuesByColumn], dict[str, object]]  # returns the valu
 _SPAN_COLUMNS = {"question": ("question", "query"), "context": ("context", "passage", "paragraph", "text")}
 # All usual names, in lower case. A line with two of them is the header of a table.
 USUAL_NAMES = frozenset(chain(*COLUMN_NAMES.values(), *CHOICE_COLUMN_NAMES.values(), *_SPAN_COLUMNS.values()))
-_TEXT_ROLES = ("text", "text_pair", "question")
 
 
-@dataclass(frozen=True)
-class TableLayout:
-    """The layout of the table that a model was trained on: the names of its columns by role, and its dialect.
-
-    The default is for models that were not trained on a table: usual names of columns, and the usual dialects.
-    """
-
-    columns: Mapping[str, Any] = field(default_factory=dict)  # by role: a name, or for `choices` a list of names
-    delimiter: str = ""
-    quoting: Literal["auto", "on", "off"] = "auto"
-
-    @classmethod
-    def of_training(cls, finetuned: FinetunedTask | None) -> Self:
-        """Return the layout that a task checkpoint records, or the default layout for another checkpoint."""
-        settings = {} if finetuned is None else finetuned.settings
-        return cls(settings.get("columns", {}), settings.get("delimiter", ""), settings.get("quoting", "auto"))
-
-    def dialect(self, suffix: str) -> Dialect:
-        """Return the dialect of a file with this ending: the delimiter of training and, as alternatives, usual ones."""
-        dialect = choose_dialect(suffix, TableSettings(quoting=self.quoting))
-        if not self.delimiter:
-            return dialect
-        # The delimiter is not passed as a setting, because then `choose_dialect` allows no other one.
-        return replace(dialect, delimiter=self.delimiter)
+def choose_trained_dialect(suffix: str, layout: TableLayout) -> Dialect:
+    """Return the dialect of a file with this ending: the delimiter of training and, as alternatives, usual ones."""
+    dialect = choose_dialect(suffix, TableSettings(quoting=layout.quoting))
+    if not layout.delimiter:
+        return dialect
+    # The delimiter is not passed as a setting, because then `choose_dialect` allows no other one.
+    return replace(dialect, delimiter=layout.delimiter)
 
 
 def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: TableLayout) -> RecordMapper:
@@ -111,13 +91,9 @@ def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
 
 def has_trained_columns(columns: Iterable[str], layout: TableLayout) -> bool:
     """Return True if `columns` contains all columns of training, which have precedence over usual names."""
-    trained_columns = {*_trained_columns_by_role(layout).values(), *layout.columns.get("choices", ())}
-    return bool(layout.columns) and trained_columns <= set(columns)
-
-
-def _trained_columns_by_role(layout: TableLayout) -> dict[str, Any]:
-    """Return the names of the text columns of training, by role."""
-    return {role: layout.columns[role] for role in _TEXT_ROLES if layout.columns.get(role)}
+    trained = layout.columns
+    names = {name for name in (*trained.texts, trained.question, *trained.choices) if name}
+    return bool(names) and names <= set(columns)
 
 
 def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> ColumnsByRole:
@@ -134,7 +110,7 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
 
     inputs: the number of texts that the task reads, 0 for one or two.
     """
-    names = trained_text_columns(layout.columns)
+    names = layout.columns.texts
     settings = TableSettings()
     indices = find_same_columns(header, names, settings) if names else find_text_columns(header, settings)
     columns = [header.columns[index] for index in indices]
@@ -148,7 +124,8 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
 def _find_choice_roles(header: TextTable, layout: TableLayout) -> ColumnsByRole:
     settings = TableSettings()  # without names: `find_choice_columns` then looks for usual names
     if has_trained_columns(header.columns, layout):
-        settings = TableSettings(**_trained_columns_by_role(layout), choices=tuple(layout.columns.get("choices", ())))
+        trained = layout.columns
+        settings = TableSettings(text=trained.text, question=trained.question, choices=tuple(trained.choices))
     choice_columns = find_choice_columns(header, settings)
     roles: ColumnsByRole = {"choices": [header.columns[index] for index in choice_columns.options]}
     if choice_columns.passage is not None:

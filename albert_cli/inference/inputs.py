@@ -15,8 +15,8 @@ from albert_cli.errors import InputError
 from albert_cli.inference.columns import (
     USUAL_NAMES,
     RecordMapper,
-    TableLayout,
     ValuesByColumn,
+    choose_trained_dialect,
     has_task_keys,
     has_trained_columns,
     map_columns,
@@ -26,6 +26,7 @@ from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
@@ -137,7 +138,7 @@ class InputReader:
 
     def _delimited_rows(self, name: str, suffix: str, lines: NumberedLines) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield (line number, cells by column) for the rows of a .csv or .tsv file."""
-        dialect = self.layout.dialect(suffix)
+        dialect = choose_trained_dialect(suffix, self.layout)
         may_be_quoted = self.layout.quoting == "auto" and not dialect.quoting
         # `is_quoted` reads the whole file before the rows are read, so it cannot be used on a named pipe.
         if may_be_quoted and Path(name).is_file():

@@ -15,7 +15,6 @@ from typing import Any
 from torch import nn
 
 from albert_cli import console
-from albert_cli.inference.columns import TableLayout
 from albert_cli.inference.documents import read_document
 from albert_cli.inference.inputs import CHUNK_ROWS, InputReader, InputRow
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
@@ -30,6 +29,7 @@ from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
+from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.text.read_settings import OnBadBytes
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import autocast
@@ -206,5 +206,6 @@ def read_rows(
         for start in range(0, len(document), CHUNK_ROWS):
             yield [InputRow(example, {}) for example in document[start : start + CHUNK_ROWS]]
         return
-    reader = InputReader(task, TableLayout.of_training(finetuned), on_bad_bytes)
+    layout = TableLayout() if finetuned is None else TableLayout.from_settings(finetuned.settings)
+    reader = InputReader(task, layout, on_bad_bytes)
     yield from reader.read_chunks(input_file)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class FinetunedTask:
     task: str
     inputs: int
     max_seq_length: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """Return the entries of `config.json`: the name has Hugging Face's key, the rest is under `albert_task`."""

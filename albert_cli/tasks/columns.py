@@ -7,7 +7,6 @@ is found by the role's usual names, in upper or lower case.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -105,11 +104,6 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
     text = require_column(table, "text", settings)
     pair = find_column(table, "text_pair", settings)
     return (text,) if pair is None else (text, pair)
-
-
-def trained_text_columns(columns: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the columns of the text, or of both texts, from the columns of training by role."""
-    return tuple(columns[role] for role in ("text", "text_pair") if columns.get(role))
 
 
 def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from albert_cli.model import card, hub, weight_files
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
+from albert_cli.tasks.table_layout import TableLayout, TrainedColumns
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.training import capacity, checkpoint, run, task_model
@@ -64,6 +65,11 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         """The run's name in progress lines and warnings."""
         return f"{self.prepared.task.title} seed {self.settings.train.seed}"
 
+    @property
+    def weight_sources(self) -> tuple[str, ...]:
+        """The directory of the checkpoint that is fine-tuned."""
+        return (str(self.prepared.checkpoint.directory),)
+
     def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[TaskBatch]]:
         """Return this rank's micro-batches of a step."""
         train = self.settings.train
@@ -99,7 +105,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     def write_model(self, directory: Path) -> None:
         """Write the current model and, so that the run can be resumed, the weights of the best evaluation."""
         task = self.prepared.task
-        layout = _table_layout(task, self.settings.table)
+        layout = _table_layout(task, self.settings.table).to_settings()
         finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, layout)
         task.write_model(self.model, directory, finetuned)
         self.prepared.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
@@ -172,23 +178,19 @@ def finetune(
             return _publish_best(job, out, state, parents, schedule)
 
 
-def _table_layout(task: AnyTask, table: TableSettings) -> dict[str, object]:
-    """Return the columns, delimiter and quoting of the training table, which `albert predict` expects in other tables.
+def _table_layout(task: AnyTask, table: TableSettings) -> TableLayout:
+    """Return the columns and the dialect of the training table, which `albert predict` expects in other tables.
 
-    The result is empty if the task is not a table's. A value that `albert predict` detects itself is left out.
+    The result is the default if the task is not a table's.
     """
-    columns: dict[str, object]
     if isinstance(task.source, TextTableSource | MultiLabelTableSource):
-        columns = dict(zip(("text", "text_pair"), task.source.names, strict=False))  # one text or a pair
+        first, *second = task.source.names  # the column of a text, or the columns of both texts of a pair
+        columns = TrainedColumns(text=first, text_pair="".join(second))
     elif isinstance(task.source, ChoiceTableSource):
-        names = {"text": table.text, "question": table.question, "choices": list(table.choices)}
-        columns = {role: name for role, name in names.items() if name}
+        columns = TrainedColumns(text=table.text, question=table.question, choices=list(table.choices))
     else:
-        return {}
-    layout: dict[str, object] = {"columns": columns, "delimiter": table.delimiter}
-    if table.quoting != "auto":
-        layout["quoting"] = table.quoting
-    return {key: value for key, value in layout.items() if value}
+        return TableLayout()
+    return TableLayout(columns=columns, delimiter=table.delimiter, quoting=table.quoting)
 
 
 def _create_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:

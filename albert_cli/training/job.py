@@ -62,6 +62,11 @@ class TrainingJob(ABC, Generic[BatchT]):
         return config.dump_toml(self.settings)
 
     @property
+    @abstractmethod
+    def weight_sources(self) -> tuple[str, ...]:
+        """The checkpoints whose weights the first step uses; empty if all weights are random."""
+
+    @property
     def device(self) -> torch.device:
         """The device of the model."""
         return next(self.model.parameters()).device

@@ -38,7 +38,6 @@ from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.trackers import open_trackers
 
 DIVERGED_FILE: Final = "diverged.json"
-_STABILITY_HINT: Final = "lower optimizer.lr or lengthen the warmup; the last checkpoint is intact"
 # SLURM can send SIGUSR1 before the time limit; Windows has no such signal.
 _TIME_LIMIT_SIGNAL = getattr(signal, "SIGUSR1", signal.SIGTERM)
 
@@ -215,7 +214,14 @@ class Loop(Generic[BatchT]):
         if self.group.rank == 0:
             report = DivergenceReport(message, dict(self.parents), self.state.step, causes)
             store.write_json(self.out / DIVERGED_FILE, asdict(report))
-        raise DivergedError(message, _STABILITY_HINT)
+        raise DivergedError(message, self._divergence_hint())
+
+    def _divergence_hint(self) -> str:
+        if self.state.step == 0 and self.job.weight_sources:  # before the first update, the learning rate is no cause
+            return f"the weights in {' or '.join(self.job.weight_sources)} may be damaged; use another checkpoint"
+        hint = "lower optimizer.lr or lengthen the warmup"
+        steps = store.saved_steps(self.out)
+        return f"{hint}; the last checkpoint is {steps[-1]}" if steps else hint
 
     def _is_due(self, every: int) -> bool:
         """Return True after the last step and after every `every` steps; 0 means after the last step only."""
@@ -233,7 +239,7 @@ class Loop(Generic[BatchT]):
             return
         # If the last update of the run made a weight infinite, no later step can notice it.
         if not all(map(math.isfinite, metrics.values())):
-            raise DivergedError(f"step {self.state.step}: an evaluation score is not finite", _STABILITY_HINT)
+            raise DivergedError(f"step {self.state.step}: an evaluation score is not finite", self._divergence_hint())
         if log:
             log.write_evaluation(self.state, metrics)
             scores = "  ".join(f"{key.replace('_', ' ')} {value:.4g}" for key, value in metrics.items())

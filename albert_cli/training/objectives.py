@@ -106,6 +106,15 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     teacher: Teacher | None = None
 
     @property
+    def weight_sources(self) -> tuple[str, ...]:
+        """The checkpoints in `[warm_start]` and `[distill]`."""
+        warm_start = self.settings.warm_start
+        distill = self.settings.distill
+        parent = warm_start.checkpoint or warm_start.continues if warm_start is not None else None
+        teacher = distill.teacher if distill is not None else None
+        return tuple(name for name in (parent, teacher) if name)
+
+    @property
     def loss_names(self) -> tuple[str, ...]:
         """The names of the losses: MLM, sentence pairs unless the recipe has none, and distillation with a teacher."""
         if self.teacher is None:

@@ -16,10 +16,10 @@ from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, EvaluationSplit
-from albert_cli.tasks.columns import trained_text_columns
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.table import ModelHead, open_table
+from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.token_classification import NER, open_token_task, tag_names
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
@@ -139,9 +139,9 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
 def _read_head(checkpoint: hub.Checkpoint) -> ModelHead:
     """Return the class names and the text columns that a checkpoint records from fine-tuning."""
     finetuned = checkpoint.finetuned_task
-    columns = {} if finetuned is None else finetuned.settings.get("columns", {})
+    layout = TableLayout() if finetuned is None else TableLayout.from_settings(finetuned.settings)
     labels = checkpoint.output_names if checkpoint.is_multi_label else checkpoint.labels
-    return ModelHead(labels, checkpoint.is_multi_label, trained_text_columns(columns))
+    return ModelHead(labels, checkpoint.is_multi_label, layout.columns.texts)
 
 
 def prepare_with_recipe(

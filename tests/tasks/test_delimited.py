@@ -8,10 +8,10 @@ from typing import Literal
 import pytest
 
 from albert_cli.errors import InputError
-from albert_cli.inference.columns import TableLayout
 from albert_cli.inference.inputs import InputReader
 from albert_cli.tasks.data_files import read_table
 from albert_cli.tasks.registry import TASKS
+from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.table_settings import TableSettings
 
 Quoting = Literal["auto", "on", "off"]

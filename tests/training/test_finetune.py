@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from albert_cli import journal, store
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.errors import CheckpointError, ConfigError, DivergedError
 from albert_cli.evaluation.tables import protocol_pairs
 from albert_cli.inference.predict import predict_file
 from albert_cli.model import hub
@@ -276,6 +277,17 @@ def test_finetune_resume_keeps_resolved_auto(
         assert 'precision = "bf16"\n' in (run / "recipe.toml").read_text()
         monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 0.5)  # another machine
     assert precisions == ["bf16", "bf16"]
+
+
+def test_finetune_diverging_at_once_names_the_checkpoint(finished: Path, table: Path, tmp_path: Path) -> None:
+    huge = Path(shutil.copytree(finished / "step-00000030", tmp_path / "huge"))
+    (huge / "manifest.json").unlink()
+    weights = load_file(huge / "model.safetensors")
+    weights["albert.embeddings.word_embeddings.weight"] *= 1e30
+    save_file(weights, huge / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DivergedError, match="step 0: the loss or gradient is not finite") as error:
+        finetune(prepare("table", str(huge), str(table), OVERRIDES, "cpu"), tmp_path / "run")
+    assert error.value.hint == f"the weights in {huge} may be damaged; use another checkpoint"
 
 
 def test_finetune_other_inputs_are_rejected(tuned: Path, finished: Path, table: Path, tmp_path: Path) -> None:

@@ -296,8 +296,9 @@ def test_pretrain_nan_loss_stops_before_update(
     for name in ("sample_step", "loss_sums"):  # so that `undo` restores them
         monkeypatch.setattr(PretrainingJob, name, getattr(PretrainingJob, name))
     poison_loss(17)
-    with pytest.raises(DivergedError, match="step 17: the loss or gradient is not finite"):
+    with pytest.raises(DivergedError, match="step 17: the loss or gradient is not finite") as error:
         pretrain(str(recipe), tiny_data, run, device="cpu")
+    assert f"the last checkpoint is {run / 'step-00000015'}" in str(error.value.hint)
     assert (read_status(run)["state"], read_status(run)["exit_code"], read_status(run)["step"]) == ("diverged", 5, 15)
     monkeypatch.undo()
     store.verify(run / "step-00000015")
