@@ -16,25 +16,26 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
 from albert_cli.experiments.recipe import ExperimentScale
+from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import find_task
 
 RECALL_TASK: Final = "table"  # in an experiment, the task `table` always has the table that `recall_table` writes
-WORD_ORDER_TASK: Final = "word-order"  # not a task of the registry: a probe scores the pairs of `word_order_pairs`
+MINIMAL_PAIRS_TASK: Final = "minimal-pairs"  # not a task of the registry: nothing is fine-tuned, the probe scores it
 
 
 @dataclass(frozen=True)
 class DataInput:
-    """A directory that stages read: its identity, its path, and the stage that writes it.
+    """A directory or a file that stages read: its identity, its path, and the stage that writes it.
 
-    The identity becomes one of the facts by which the stages that read the directory are identified (`Stage.facts`). It
-    is the id of the stage that writes the directory, the fingerprint of a data directory of the user, or the path of a
-    task's files.
+    The identity becomes one of the facts by which the stages that read the path are identified (`Stage.facts`). It is
+    the id of the stage that writes the path, the fingerprint or the hash of data of the user, or the path of a task's
+    files.
     """
 
     identity: str
-    directory: str
-    needs: tuple[Stage, ...] = ()  # empty if the directory exists already
+    path: str
+    needs: tuple[Stage, ...] = ()  # empty if the path exists already
 
 
 def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[list[str], dict[str, str]]:
@@ -51,7 +52,7 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
         if name == RECALL_TASK:
             if not _recall_text(request, scale):
                 reason = "--text is missing"
-        elif name != WORD_ORDER_TASK:  # word order is always available: its pairs come from the training data
+        elif name != MINIMAL_PAIRS_TASK:  # always available: without a file, pairs are generated from the training data
             reason = _find_unreadable_files(find_task(name), request)
         if reason:
             skipped[name] = reason
@@ -59,23 +60,27 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
 
 
 def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
-    """Return a task's data: the directory of its files, or a stage that generates them."""
-    # The stages `pairs` and `table` run a module of this package (`plan.MODULES`), so `argv` names no command.
-    if name == WORD_ORDER_TASK:
-        data = plan_data(request, scale, "usual")
-        argv = [data.directory, "--out", OUT]
-        facts: dict[str, object] = {"data": data.identity}
-        stage = create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv)
-        return _as_input(request, stage)
+    """Return the data of a task that is fine-tuned: the directory of its files, or a stage that generates them."""
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]  # the module `recall_table` takes a single source
-        argv = [source, "--out", OUT]
+        argv = [source, "--out", OUT]  # without a command, because the stage runs a module (`plan.MODULES`)
         facts = {"text": (source,)}
         return _as_input(request, create_stage(request, "table", "table of key words to recall", facts, (), argv))
     directory = "TASKS"  # in the commands that a dry run prints, the folder that the user will name
     if request.tasks is not None:
         directory = find_task_data(name, str(request.tasks))
     return DataInput(directory, directory)
+
+
+def plan_minimal_pairs(request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
+    """Return the file of minimal pairs: the user's, or pairs of word order, which a stage generates."""
+    if request.minimal_pairs is not None:
+        return DataInput(store.sha256_file(request.minimal_pairs), str(request.minimal_pairs))
+    data = plan_data(request, scale, "usual")
+    argv = [data.path, "--out", OUT]  # without a command, because the stage runs a module (`plan.MODULES`)
+    facts = {"data": data.identity}
+    stage = create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv)
+    return DataInput(stage.id, str(request.directory(stage) / PAIRS_FILE), (stage,))
 
 
 def _find_unreadable_files(task: AnyTask, request: ExperimentRequest) -> str:

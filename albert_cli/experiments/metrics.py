@@ -99,4 +99,4 @@ def _task_of_score(name: str) -> str:
     for task in sorted(TASKS, key=len):  # `race` before `race_middle`, so `race_middle_accuracy` is a score of `race`
         if name == task or name in {f"{task}_{score}" for score in TASKS[task].metrics}:
             return task
-    return name.partition("_")[0]  # a table or word order, which are not in the registry
+    return name.partition("_")[0]  # a table or minimal pairs, which are not in the registry

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU_SETUP
 from albert_cli.experiments.claims import CheckedClaim, Values, check_claim
-from albert_cli.experiments.inputs import WORD_ORDER_TASK
+from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK
 from albert_cli.experiments.metrics import list_tasks
 from albert_cli.experiments.plan import ExperimentPlan, Stage, VariantRun
 from albert_cli.experiments.recipe import PaperTable
@@ -230,19 +230,21 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
     """Return the measurements of the finished tasks of a run, by task."""
     measurements = {}
     for task, stage in run.tasks.items():
-        measured = _measure_word_order(plan, stage) if task == WORD_ORDER_TASK else _measure_task(plan, task, stage)
+        measure = _measure_minimal_pairs if task == MINIMAL_PAIRS_TASK else _measure_task
+        measured = measure(plan, task, stage)
         if measured is not None:
             measurements[task] = measured
     return measurements
 
 
-def _measure_word_order(plan: ExperimentPlan, stage: Stage) -> _TaskMeasurement | None:
+def _measure_minimal_pairs(plan: ExperimentPlan, task: str, stage: Stage) -> _TaskMeasurement | None:
     """Return the preference for acceptable sentences, which a probe measured; None without a result."""
     probe = read_result(plan, stage, StageRecord[ProbeResult])
     if probe is None:
         return None
     preference = _measure_probe(probe)["minimal_pairs_preference"]
-    return _TaskMeasurement("word order", {"preference": preference}, {}, preference, preference - _CHANCE_OF_PAIRS)
+    title = "word order" if plan.request.minimal_pairs is None else "minimal pairs"
+    return _TaskMeasurement(title, {"preference": preference}, {}, preference, preference - _CHANCE_OF_PAIRS)
 
 
 def _measure_task(plan: ExperimentPlan, task: str, stage: Stage) -> _TaskMeasurement | None:

@@ -28,8 +28,8 @@ StageKind = Literal[
     "pairs",  # generate minimal pairs of word order
     "speed",  # `albert bench pretrain`: measure a variant's seconds per step
     "pretrain",  # `albert pretrain`: one variant with one seed
-    "probe",  # `albert probe`: the intrinsic scores of a pretrained model
-    "task",  # the score of a model on a task: `albert eval`, `albert ensemble`, or `albert probe` for word order
+    "probe",  # `albert probe`: the intrinsic scores of a pretrained model, and the scores of minimal pairs
+    "task",  # the score of a model on a task: `albert eval` or `albert ensemble`
 ]
 # The module of this package that a stage runs, by the stage's kind; stages of other kinds run a command of `albert`.
 MODULES: Final[dict[StageKind, str]] = {"table": "recall_table", "pairs": "word_order_pairs"}
@@ -51,7 +51,7 @@ class ExperimentRequest:
     tasks: Path | None = None
     """The folder of the tasks' files."""
     minimal_pairs: Path | None = None
-    """A file of minimal pairs that every probe scores."""
+    """A file of minimal pairs that every probe scores, instead of generated pairs."""
     seeds: int | None = None
     changes: tuple[str, ...] = ()
     """Changes to every pretraining recipe: `section.key=value`."""

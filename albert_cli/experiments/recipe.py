@@ -65,7 +65,7 @@ class ExperimentScale:
     variants: tuple[str, ...] = ()
     """The variants to run; empty for all."""
     tasks: tuple[str, ...] = ()
-    """The tasks to fine-tune on, and `word-order`, which a probe scores."""
+    """The tasks to fine-tune on, and `minimal-pairs`, which a probe scores."""
     task_runs: int = 1
     """Fine-tuning runs of a task for each pretrained model."""
     task_changes: RecipeValues = field(default_factory=dict)

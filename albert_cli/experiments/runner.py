@@ -34,7 +34,7 @@ from albert_cli.errors import (
 )
 from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
-from albert_cli.experiments.inputs import RECALL_TASK, WORD_ORDER_TASK
+from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK, RECALL_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
 from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.experiments.stages import make_plan
@@ -311,10 +311,10 @@ def _warn_about_limits(plan: ExperimentPlan) -> None:
 
 
 def _print_unused_tasks(plan: ExperimentPlan) -> None:
-    """Print that the files of `--tasks` are not used, if all tasks of the scale are made from the text."""
+    """Print that the files of `--tasks` are not used, if no task of the scale needs files."""
     tasks = plan.scale.tasks
-    if plan.request.tasks is not None and tasks and {RECALL_TASK, WORD_ORDER_TASK}.issuperset(tasks):
-        console.info(f"--tasks is not used: this scale has the task {' and '.join(tasks)}, made from the text")
+    if plan.request.tasks is not None and tasks and {RECALL_TASK, MINIMAL_PAIRS_TASK}.issuperset(tasks):
+        console.info(f"--tasks is not used: no files are needed for {' and '.join(tasks)}, all tasks of this scale")
 
 
 def _stopped(plan: ExperimentPlan) -> Interrupted:

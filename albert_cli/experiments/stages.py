@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from albert_cli import config, store
+from albert_cli import config
 from albert_cli.config import RecipeValues
 from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.records import read_data_facts
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.inputs import (
-    WORD_ORDER_TASK,
+    MINIMAL_PAIRS_TASK,
     DataInput,
     find_available_tasks,
     plan_data,
+    plan_minimal_pairs,
     plan_probe_data,
     plan_task_data,
 )
@@ -40,11 +41,9 @@ from albert_cli.experiments.plan import (
 )
 from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
-from albert_cli.experiments.word_order_pairs import PAIRS_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
-_MIN_SEQUENCES = 64  # sequences of text in a probe for minimal pairs, because `albert probe` always scores text too
 _SPEED_ROUNDS = 15  # timed steps of `albert bench pretrain`, which measures the speed of a variant
 _BYTES_PER_WEIGHT = 4  # fine-tuned models are saved in fp32
 
@@ -192,7 +191,7 @@ class _Planner:
             needs.append(teacher.pretrain)
             teacher_flops = costs.forward_flops(teacher.recipe.model, recipe.data.max_seq_length)
         options = _format_overrides(config.read_recipe(base), config.merge_values(values, run_directories))
-        argv = ["pretrain", base, "--data", data.directory, "--out", OUT, *options]
+        argv = ["pretrain", base, "--data", data.path, "--out", OUT, *options]
         recipe = self._with_vocabulary_size(recipe)
         cost = pretraining_cost(recipe, finished_steps)
         cost = dataclasses.replace(cost, flops=cost.flops + cost.tokens * teacher_flops)
@@ -202,10 +201,15 @@ class _Planner:
     def plan_measurements(self, run: VariantRun) -> VariantRun:
         """Return a copy of a run that has its probe and its tasks, too."""
         assert run.pretrain is not None
+        names = list(self.task_recipes) if self.experiment.variants[run.variant].has_tasks else []
+        pairs = None
+        if MINIMAL_PAIRS_TASK in names or self.request.minimal_pairs is not None:
+            pairs = plan_minimal_pairs(self.request, self.scale)
+        probe = self._plan_probe(run, run.pretrain, pairs)
         tasks = {}
-        if self.experiment.variants[run.variant].has_tasks:
-            tasks = {task: self._plan_task(task, run, run.pretrain) for task in self.task_recipes}
-        return dataclasses.replace(run, probe=self._plan_probe(run, run.pretrain), tasks=tasks)
+        for name in names:
+            tasks[name] = probe if name == MINIMAL_PAIRS_TASK else self._plan_task(name, run, run.pretrain)
+        return dataclasses.replace(run, probe=probe, tasks=tasks)
 
     def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
         """Plan an ensemble of fine-tuned models for each task; `runs` contains the runs of its members."""
@@ -215,7 +219,7 @@ class _Planner:
         for task in self.task_recipes:
             needs = [member.tasks[task] for member in members]
             data = plan_task_data(task, self.request, self.scale)
-            argv = ["ensemble", task, *map(self._directory, needs), "--data", data.directory, "--out", OUT]
+            argv = ["ensemble", task, *map(self._directory, needs), "--data", data.path, "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
             facts = {"together": task}  # the members are in `needs`, whose ids are part of the stage's id
             tasks[task] = create_stage(self.request, "task", title, facts, needs, argv)
@@ -254,7 +258,7 @@ class _Planner:
         data = plan_data(self.request, self.scale, variant.text)
         recipe = config.to_toml_values(self._validate(name, values))
         facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
-        argv = ["bench", "pretrain", base, "--data", data.directory, "--rounds", str(_SPEED_ROUNDS)]
+        argv = ["bench", "pretrain", base, "--data", data.path, "--rounds", str(_SPEED_ROUNDS)]
         argv += _format_overrides(config.read_recipe(base), values)
         return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
 
@@ -266,8 +270,8 @@ class _Planner:
 
     # ------------------------------------------------------------ probes and tasks
 
-    def _plan_probe(self, run: VariantRun, pretrain: Stage) -> Stage:
-        """Plan the intrinsic scores.
+    def _plan_probe(self, run: VariantRun, pretrain: Stage, minimal_pairs: DataInput | None) -> Stage:
+        """Plan the intrinsic scores, and the scores of minimal pairs.
 
         All variants are scored with the sampling settings of the scale, so that their scores can be compared. Only the
         length of the sequences differs if a model has fewer positions.
@@ -277,36 +281,26 @@ class _Planner:
         if run.recipe is not None:
             pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         data = self.probe_data
+        needs = [pretrain, *data.needs]
         facts: dict[str, object] = {"pairs": pairs, "sequences": self.scale.probe_sequences, "data": data.identity}
-        argv = ["probe", self._directory(pretrain), "--data", data.directory]
+        argv = ["probe", self._directory(pretrain), "--data", data.path]
         argv += ["--sequences", str(self.scale.probe_sequences), *_format_overrides({}, {"data": pairs})]
-        if self.request.minimal_pairs is not None:
-            facts["minimal_pairs"] = store.sha256_file(self.request.minimal_pairs)
-            argv += ["--minimal-pairs", str(self.request.minimal_pairs)]
-        title = f"{self._title(run)}: intrinsic scores"
-        return create_stage(self.request, "probe", title, facts, [pretrain, *data.needs], argv)
+        if minimal_pairs is not None:
+            needs += minimal_pairs.needs
+            facts["minimal_pairs"] = minimal_pairs.identity
+            argv += ["--minimal-pairs", minimal_pairs.path]
+        return create_stage(self.request, "probe", f"{self._title(run)}: intrinsic scores", facts, needs, argv)
 
     def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
-        """Plan the fine-tuning runs of a task; word order needs none, and is planned as a probe."""
+        """Plan the fine-tuning runs of a task."""
         scale = self.scale
         data = plan_task_data(task, self.request, scale)
-        if task == WORD_ORDER_TASK:
-            return self._plan_word_order(run, pretrain, data)
         facts = {"task": task, "changes": scale.task_changes, "runs": scale.task_runs, "data": data.identity}
-        argv = ["eval", task, "--checkpoint", self._directory(pretrain), "--data", data.directory, "--out", OUT]
+        argv = ["eval", task, "--checkpoint", self._directory(pretrain), "--data", data.path, "--out", OUT]
         argv += ["--runs", str(scale.task_runs), "--no-baselines", *_format_overrides({}, scale.task_changes)]
         cost = fine_tuning_cost(self.task_recipes[task], run, scale)
         title = f"{self._title(run)}: {task}"
         return create_stage(self.request, "task", title, facts, [pretrain, *data.needs], argv, cost)
-
-    def _plan_word_order(self, run: VariantRun, pretrain: Stage, pairs: DataInput) -> Stage:
-        """Plan a probe that scores the minimal pairs of word order."""
-        data = self.probe_data
-        facts = {"task": WORD_ORDER_TASK, "pairs": pairs.identity, "data": data.identity}
-        argv = ["probe", self._directory(pretrain), "--data", data.directory, "--sequences", str(_MIN_SEQUENCES)]
-        argv += ["--minimal-pairs", str(Path(pairs.directory) / PAIRS_FILE)]
-        needs = [pretrain, *pairs.needs, *data.needs]
-        return create_stage(self.request, "task", f"{self._title(run)}: word order", facts, needs, argv)
 
     # ------------------------------------------------------------ recipes
 

@@ -16,4 +16,4 @@ def test_list_tasks_name_with_underscore_is_whole() -> None:
 
 
 def test_list_tasks_unknown_tasks_keep_their_names() -> None:
-    assert list_tasks(["task_table", "task_word-order"]) == {"table", "word-order"}
+    assert list_tasks(["task_table", "task_minimal-pairs"]) == {"table", "minimal-pairs"}

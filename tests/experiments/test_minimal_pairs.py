@@ -159,3 +159,4 @@ def test_plan_with_minimal_pairs_scores_them_in_every_probe(tmp_path: Path) -> N
         assert before.pretrain.id == after.pretrain.id
         assert before.probe is not None and after.probe is not None
         assert before.probe.id != after.probe.id and str(pairs) in after.probe.argv
+        assert before.tasks["minimal-pairs"] is before.probe and after.tasks["minimal-pairs"] is after.probe

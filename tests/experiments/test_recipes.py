@@ -17,7 +17,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decidability, describe_plan, judge_decidability
 from albert_cli.experiments.claims import HOLDS, check_claim
-from albert_cli.experiments.inputs import WORD_ORDER_TASK
+from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.stages import make_plan
 from albert_cli.experiments.uncertainty import exact_value
@@ -69,7 +69,7 @@ def test_plan_at_every_scale_is_complete(name: str, scale: recipe.ScaleName) -> 
 @pytest.mark.parametrize(("name", "scale"), PLANNED)
 def test_task_changes_of_every_scale_are_valid(name: str, scale: recipe.ScaleName) -> None:
     plan = planned(name, scale)
-    for task in set(plan.scale.tasks) - {WORD_ORDER_TASK}:
+    for task in set(plan.scale.tasks) - {MINIMAL_PAIRS_TASK}:
         values = config.merge_values(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
         config.validate_recipe(FinetuneRecipe, values, task)
 

@@ -183,7 +183,7 @@ def test_array_job_waits_for_the_report_and_counts_its_stages(
 def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path) -> None:
     recipe = tmp_path / "pairs.toml"
     recipe.write_text(
-        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all"], tasks = ["word-order"] }\n'
+        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all"], tasks = ["minimal-pairs"] }\n'
     )
     call = ["reproduce", recipe, "--scale", "smoke", "--out", tmp_path / "out", "--device", "cpu", "--seeds", 1]
     albert(*call, "--data", tiny_data, "--task", "0/1", "--quiet")
@@ -434,11 +434,11 @@ def test_missing_text_and_unused_tasks_are_reported_first(
     assert not begun
     request = dataclasses.replace(request, text=(), data=tiny_data, tasks=tmp_path)
     runner.preview_experiment("sharing", request)
-    assert "--tasks is not used: this scale has the task word-order" in capsys.readouterr().err
+    assert "--tasks is not used: no files are needed for minimal-pairs" in capsys.readouterr().err
     with pytest.raises(Interrupted):
         runner.reproduce_experiment("sharing", request, stage)
     printed = capsys.readouterr().err
-    assert "--tasks is not used: this scale has the task word-order" in printed
+    assert "--tasks is not used: no files are needed for minimal-pairs" in printed
     assert printed.count("this run cannot decide") == 1, "one line for all claims with the same reason"
     assert "one seed has no spread" in printed
 

@@ -49,14 +49,14 @@ def test_text_without_suitable_sentences_is_rejected(
 def test_experiment_with_word_order_has_it_as_a_task(tiny_data: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all", "none"], tasks = ["word-order"] }\n'
+        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all", "none"], tasks = ["minimal-pairs"] }\n'
     )
     out = tmp_path / "out"
     call = ("reproduce", path, "--scale", "smoke", "--out", out, "--data", tiny_data, "--seeds", 1, "--device", "cpu")
     result = json.loads(albert(*call, "--json").out)
     assert not result["skipped"]
     values = result["values"]["all"]
-    preference = values["task_word-order"]["0"]
+    preference = values["task_minimal-pairs"]["0"]
     assert values["tasks_mean"]["0"] == preference
     assert values["tasks_above_majority"]["0"] == pytest.approx(preference - 0.5)
     assert "word order" in (out / "mine-smoke" / "report.md").read_text(encoding="utf-8")
