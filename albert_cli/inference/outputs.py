@@ -19,7 +19,6 @@ from albert_cli.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 Row = Mapping[str, object]  # value by column
 WriteRows = Callable[[Sequence[Row]], None]
@@ -135,41 +134,48 @@ class _DelimitedWriter:
 
 @contextmanager
 def _parquet_writer(out: Path) -> Iterator[WriteRows]:
-    """Open a function that collects compressed rows in memory; write the file when the context ends.
+    """Open a function that collects rows in memory; write them to a Parquet file when the context ends.
 
-    The rows in the first call determine the columns and their types. The function raises `InputError` for a later row
-    with values of other types.
+    A row without a key of another row has a missing value there. The function raises `InputError` for a value whose
+    type does not fit the other values of its column.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    buffer = io.BytesIO()
-    writer: pq.ParquetWriter | None = None
+    tables = [pa.table({})]
+    schema = tables[0].schema
 
     def write(rows: Sequence[Row]) -> None:
-        nonlocal writer
+        nonlocal schema
         flat_rows = [_flatten_row(row) for row in rows]
-        try:
-            if writer is None:
-                writer = pq.ParquetWriter(buffer, _infer_schema(flat_rows))
-            writer.write_table(pa.Table.from_pylist(flat_rows, schema=writer.schema))
-        except pa.ArrowException as error:
-            raise InputError(
-                f"{out}: a column has values of several types ({error})", "write --out FILE.jsonl"
-            ) from None
+        names = dict.fromkeys(name for row in flat_rows for name in row)
+        with _translated_type_errors(out):
+            tables.append(pa.table({name: [row.get(name) for row in flat_rows] for name in names}))
+            schema = pa.unify_schemas([schema, tables[-1].schema], promote_options="permissive")
 
     yield write
-    if writer is not None:
-        writer.close()
+    with _translated_type_errors(out):
+        table = pa.concat_tables(tables, promote_options="permissive")
+    buffer = io.BytesIO()
+    pq.write_table(_without_null_types(table), buffer)
     store.write_bytes(out, buffer.getvalue())
 
 
-def _infer_schema(rows: Sequence[Row]) -> pa.Schema:
-    """Return the Arrow schema of rows; a column in which all values are missing gets the type string."""
+@contextmanager
+def _translated_type_errors(out: Path) -> Iterator[None]:
+    """Raise `InputError` for an error of Arrow, which means that the values of a column have no common type."""
     import pyarrow as pa
 
-    schema = pa.Table.from_pylist(rows).schema
-    for index, field in enumerate(schema):
-        if pa.types.is_null(field.type):
-            schema = schema.set(index, field.with_type(pa.string()))
-    return schema
+    try:
+        yield
+    except pa.ArrowException as error:
+        message = f"{out}: a column has values of several types ({error})"
+        raise InputError(message, "write --out FILE.jsonl") from None
+
+
+def _without_null_types(table: pa.Table) -> pa.Table:
+    """Return a table in which columns without any value have the type string, because few programs read `null`."""
+    import pyarrow as pa
+
+    fields = [field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(fields))

@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,8 @@ def collect_inputs(directories: Sequence[Path]) -> ReportInputs:
         data=[DataDirectory(names[path], path, store.fingerprint(path)) for path in data_paths],
         pretraining=runs,
         evaluations=_read_evaluations(paths, checkpoint_names),
-        examples=[store.read_record(path / EXAMPLES, ExampleTable) for path in paths if (path / EXAMPLES).is_file()],
+        # Here and below, `lexists` is also true for a damaged link, so reading it raises an error.
+        examples=[store.read_record(path / EXAMPLES, ExampleTable) for path in paths if lexists(path / EXAMPLES)],
     )
     if not any(vars(inputs).values()):
         raise InputError(
@@ -213,7 +215,7 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     training: dict[str, Curve] = {}
     evaluations: dict[str, Curve] = {}
     file = path / journal.JOURNAL
-    if not file.is_file():
+    if not lexists(file):
         return training, evaluations
     for row in journal.read_journal(file):
         values: Mapping[str, object] = row
@@ -243,15 +245,20 @@ def _walk(directories: Sequence[Path]) -> Iterator[Path]:
 
 def _is_pretraining_run(path: Path) -> bool:
     """Return True for a directory with a journal of MLM losses and without a result, which fine-tuning would write."""
-    if (path / RESULTS).exists():
+    if lexists(path / RESULTS):
         return False
     training, evaluations = read_curves(path)
     return "mlm_loss" in training or "mlm_loss" in evaluations
 
 
 def _is_data_directory(path: Path) -> bool:
-    """Return True for a directory of token shards; another program may have written a file `data.json`."""
-    manifest = store.read_manifest(path) if (path / "data.json").is_file() else None
+    """Return True for a directory of token shards; another program may have written `data.json` or `manifest.json`."""
+    try:
+        manifest = store.read_manifest(path)
+    except CheckpointError:
+        if lexists(path / "data.json"):
+            raise
+        return False
     return manifest is not None and manifest.kind == "data"
 
 
@@ -307,7 +314,7 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
 def _read_task_score(directory: Path) -> TaskScore | None:
     """Read a directory's score of one task; None without a result, and for that of an experiment, suite or search."""
     path = directory / RESULTS
-    if not path.is_file() or store.read_json(path).get("kind") not in KINDS:
+    if not lexists(path) or store.read_json(path).get("kind") not in KINDS:
         return None
     result = read_result(path)
     if isinstance(result, RunResult | ScoredResult | EvaluationResult | EnsembleResult):

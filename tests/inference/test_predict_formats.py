@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.inference.outputs import escape_formula, merge_columns
+from albert_cli.inference.outputs import escape_formula, merge_columns, open_prediction_writer
 from albert_cli.inference.predict import predict_file
 from tests.helpers.command import albert
 from tests.helpers.task_runs import QUICK, finetune, prepare
@@ -273,3 +273,33 @@ def test_finetune_delimiter_applies_to_the_test_file(encoder: Path, tmp_path: Pa
     words += [word for override in (*QUICK, "table.delimiter=|") for word in ("-s", override)]
     albert("finetune", "table", *words)
     assert [row["text"] for row in read_output(tmp_path / "out" / "predictions.test.csv")][:2] == ["bade, 0", "bade, 1"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], []),
+        ([[{"id": 1}, {"id": 2, "b": "x"}]], [{"id": 1, "b": None}, {"id": 2, "b": "x"}]),
+        ([[{"id": 1}], [{"id": 2, "b": "x"}]], [{"id": 1, "b": None}, {"id": 2, "b": "x"}]),
+        ([[{"id": 1, "b": None}], [{"id": 2, "b": 3}]], [{"id": 1, "b": None}, {"id": 2, "b": 3}]),
+        ([[{"a": 1}], [{"a": 2.5}]], [{"a": 1.0}, {"a": 2.5}]),
+    ],
+)
+def test_parquet_output_has_the_keys_of_all_rows(
+    calls: list[list[dict[str, object]]], expected: list[dict[str, object]], tmp_path: Path
+) -> None:
+    with open_prediction_writer(tmp_path / "out.parquet") as write:
+        for rows in calls:
+            write(rows)
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
+
+
+@pytest.mark.parametrize("values", [(1, "one"), (2**62 + 1, 0.5)])
+def test_parquet_output_without_a_common_type_is_rejected(values: tuple[object, object], tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match=r"out\.parquet: a column has values of several types"),
+        open_prediction_writer(tmp_path / "out.parquet") as write,
+    ):
+        for value in values:
+            write([{"a": value}])
+    assert not list(tmp_path.iterdir())

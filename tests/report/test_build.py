@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli import __version__, store
-from albert_cli.errors import CheckpointError, InputError
+from albert_cli.errors import AlbertError, CheckpointError, InputError
 from albert_cli.report.build import ReportPage, build_report
 from albert_cli.report.collect import collect_inputs
 from albert_cli.report.render import Cell, Table, render_html, strip_unprintable
@@ -366,6 +367,31 @@ def test_directories_without_results_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"results\.json"):
         build_report([tmp_path / "empty"], out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("replacement", ["nothing", "a link to itself"])
+def test_missing_data_record_is_an_error(replacement: str, tiny_data: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
+    (data / "data.json").unlink()
+    if replacement == "a link to itself":
+        (data / "data.json").symlink_to("data.json")
+    with pytest.raises(AlbertError, match=r"data\.json"):
+        build_report([data], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("name", ["results.json", "metrics.jsonl", "examples.json"])
+def test_file_that_links_to_itself_is_an_error(name: str, workspace: Path, tmp_path: Path) -> None:
+    (workspace / "more").mkdir()
+    (workspace / "more" / name).symlink_to(name)
+    with pytest.raises(AlbertError, match=name):
+        collect_inputs([workspace])
+
+
+def test_manifest_of_another_program_is_left_out(workspace: Path) -> None:
+    expected = len(collect_inputs([workspace]).evaluations)
+    (workspace / "web").mkdir()
+    (workspace / "web" / "manifest.json").write_text('{"name": "app", "icons": []}')
+    assert len(collect_inputs([workspace]).evaluations) == expected
 
 
 def test_every_held_out_corpus_has_curves(tmp_path: Path) -> None:
