@@ -55,11 +55,9 @@ def _map_array(path: Path, dtype: str) -> NDArray[Any]:
 
 
 def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
-    """Return `np.searchsorted(offsets, values, side)` without reading all of the mapped `offsets`.
-
-    If the dtypes differed, NumPy would cast all of `offsets`, so the values are cast instead. Negative values become 0
-    first, because the cast to an unsigned type would wrap them.
-    """
+    """Search `offsets` like `np.searchsorted`, without reading all of the mapped array; negative values count as 0."""
+    # If the dtypes differed, NumPy would cast all of `offsets`, so the values are cast instead. Without `maximum`, the
+    # cast to an unsigned type would wrap negative values.
     unsigned_values = np.maximum(values, 0).astype(offsets.dtype)
     return np.searchsorted(offsets, unsigned_values, side)
 
@@ -85,9 +83,10 @@ class Shard:
         ids = _map_array(prefix.with_name(f"{prefix.name}.ids"), dtype)
         sentence_offsets = _map_array(prefix.with_name(f"{prefix.name}.sentences"), "uint32")
         document_offsets = _map_array(prefix.with_name(f"{prefix.name}.documents"), "uint32")
-        has_documents = sentence_offsets.size > 1 and document_offsets.size > 1
         n_sentences = sentence_offsets.size - 1
-        if not (has_documents and sentence_offsets[-1] == ids.size and document_offsets[-1] == n_sentences):
+        n_documents = document_offsets.size - 1
+        is_empty = n_sentences < 1 or n_documents < 1
+        if is_empty or sentence_offsets[-1] != ids.size or document_offsets[-1] != n_sentences:
             raise CheckpointError(f"{prefix}: the sizes of the ids and offsets contradict each other", _REBUILD)
         return cls(ids, sentence_offsets, document_offsets)
 

@@ -50,9 +50,8 @@ def verify_data(directory: Path, everything: bool = False) -> int:
 class VerifiedUnit:
     """The signatures of a work unit's files just after its shards were written.
 
-    signatures: of the shard files, by path relative to the unit's directory; sources: of the source files, None for a
-    source that is not a file. The signature of a shard file is a list, as JSON stores it, and is empty for a broken
-    link; that of a source is a `FileSignature`.
+    signatures: those of the shard files, as `collect_file_signatures` returns them.
+    sources: those of the source files; None for a source that is not a file.
     """
 
     signatures: dict[str, list[int]]
@@ -89,7 +88,10 @@ def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: Ver
 
 
 def collect_file_signatures(directory: Path) -> dict[str, list[int]]:
-    """Return size, mtime (ns) and inode of every file that is not hidden, by its path relative to the directory."""
+    """Return size, mtime (ns) and inode of every file that is not hidden, by its path relative to the directory.
+
+    The list of a broken link is empty.
+    """
     signatures: dict[str, list[int]] = {}
     folders = [str(directory)]
     while folders:

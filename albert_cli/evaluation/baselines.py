@@ -26,7 +26,7 @@ _FOLDS: Final = 3
 _MAX_CROSS_VALIDATED: Final = 20_000  # training examples; more do not change the choice
 _WORD: Final = r"\w+"
 _WORD_OR_PUNCTUATION: Final = r"\w+|[^\w\s]"
-_MAX_FEATURES: Final = 2**18  # the most frequent n-grams; a hundred thousand sentences have as many words and bigrams
+_MAX_FEATURES: Final = 2**18  # the most frequent n-grams; 100,000 sentences have about this many words and bigrams
 _OVERLAP_NGRAM_SIZES: Final = (1, 2)  # in words
 
 Texts = list[list[str]]  # columns of texts: the first texts of all examples and, for pairs, their second texts
@@ -34,7 +34,10 @@ Texts = list[list[str]]  # columns of texts: the first texts of all examples and
 
 @dataclass(frozen=True)
 class BaselineOutcome:
-    """A linear model's metrics on dev, with `CROSS_VALIDATED` among them, and its predictions [N]."""
+    """A linear model's scores, and its predictions on dev [N].
+
+    scores: every metric of the task on dev, and `CROSS_VALIDATED`, the main metric in cross-validation on train.
+    """
 
     scores: dict[str, float]
     predictions: Array
@@ -45,9 +48,8 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
 
     `words` and `characters` are logistic regressions (for values: ridge regressions) on TF-IDF weights of n-grams: up
     to three words and punctuation marks, or up to five characters. `overlap`, for pairs of texts, is a regression on
-    `_overlap_features`. An outcome has every metric of the task on `dev`, and `CROSS_VALIDATED`: the main metric in
-    cross-validation on `train`. The result is empty for tasks other than classification and regression, and if all
-    texts are blank.
+    `_overlap_features`. The result is empty for tasks other than classification and regression, and if all texts are
+    blank.
     """
     if not isinstance(task, Classification):
         return {}
@@ -69,14 +71,14 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
         return dict.fromkeys(features, BaselineOutcome(metrics, constant))
     outcomes = {}
     for name, (train_features, dev_features) in features.items():
-        score_by_penalty = {
+        score_by_inverse_penalty = {
             inverse_penalty: _cross_validate(task, train_features, labels, inverse_penalty)
             for inverse_penalty in _INVERSE_PENALTIES
         }
-        best_penalty = max(score_by_penalty, key=score_by_penalty.__getitem__)
-        model = _linear_model(task, train_features, best_penalty).fit(train_features, labels)
+        best_inverse_penalty = max(score_by_inverse_penalty, key=score_by_inverse_penalty.__getitem__)
+        model = _linear_model(task, train_features, best_inverse_penalty).fit(train_features, labels)
         predictions = model.predict(dev_features)
-        cross_validated = round(score_by_penalty[best_penalty], 4)
+        cross_validated = round(score_by_inverse_penalty[best_inverse_penalty], 4)
         metrics = {**scores(task.metrics, predictions, gold), CROSS_VALIDATED: cross_validated}
         outcomes[name] = BaselineOutcome(metrics, predictions)
     return outcomes

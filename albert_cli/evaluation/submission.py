@@ -193,7 +193,7 @@ def _format_file(file: ServerFile, examples: Sequence[TextExample], logits: Arra
 
 
 def _format_rows(ids: Sequence[str], labels: Sequence[str]) -> str:
-    return _HEADER + "".join(f"{name}\t{label}\n" for name, label in zip(ids, labels, strict=True))
+    return _HEADER + "".join(f"{example_id}\t{label}\n" for example_id, label in zip(ids, labels, strict=True))
 
 
 def format_labels(task: Classification, logits: Array) -> list[str]:

@@ -1,11 +1,12 @@
 """Test the paper's claims against measured values.
 
 The verdicts are: holds, does not hold at this scale, too noisy to tell, not learned at this scale, and not measured.
-A claim and the values of all runs come in; a verdict on each condition of the claim, with its numbers, goes out. The
-left side of a condition has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the
-condition holds. The bounds combine two errors: the spread of the seeds (Student's t), and an error that all seeds
-share, which is the sampling error of the examples or the variation of a run's speed. A single seed has no spread, so it
-decides nothing. Counts have no error. A claim about what models learn is decided only if its models have learned.
+A condition of a claim compares a measured quantity, its left side, with a bound (`recipe.Condition`). The left side has
+one value per seed. The one-sided confidence bounds of the mean over seeds decide if the condition holds. They combine
+two errors: the spread of the seeds (Student's t), and the jackknife error of the mean (`uncertainty`). A score has a
+jackknife error because all seeds are scored on the same limited number of examples, and a time has one because the
+speed of a run varies. A single seed has no spread, so it decides nothing. Counts have no error. A claim about what
+models learn is decided only if its models have learned.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ class CheckedClaim:
     def verdict(self) -> Verdict:
         """The verdict on the claim.
 
-        `NOT_LEARNED` if a model in `claim.learned` has not learned, `NOT_MEASURED` or `NOISY` if this is unknown, and
-        else the least favorable verdict of the other conditions.
+        `NOT_LEARNED` if a value in `claim.learned` shows that its model has not learned, `NOT_MEASURED` or `NOISY` if
+        this is unknown, and else the least favorable verdict of the other conditions.
         """
         verdicts = [finding.verdict for finding in self.findings]
-        num_learned = len(self.claim.learned)
+        num_learned = len(self.claim.learned)  # the conditions for these values come first
         learned = _least_favorable(verdicts[:num_learned])
         if learned != HOLDS:
             return NOT_LEARNED if learned == FAILS else learned
@@ -103,7 +104,8 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     numbers = np.array(list(by_seed.values()))
     mean = float(numbers.mean())
     bound = condition.bound
-    if isinstance(bound, str):  # a measured value, whose error is ignored: our recipes only have counts here
+    if isinstance(bound, str):
+        # The bound is a measured value. Its error is ignored, because in our recipes it is always a count.
         bound = float(np.mean([estimate[0] for estimate in _look_up(bound, values).values()]))
     if condition.is_exact:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))
@@ -112,8 +114,8 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     from scipy.stats import norm, sem, t
 
     seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)
-    shared_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
-    margin = math.hypot(seed_margin, shared_margin)  # the two errors are independent
+    jackknife_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
+    margin = math.hypot(seed_margin, jackknife_margin)  # the two errors are independent
     low = mean - margin
     high = mean + margin
     return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))
@@ -144,7 +146,11 @@ def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
 
 
 def _decide(condition: Condition, bound: float, low: float, high: float) -> Verdict:
-    """Return the verdict for a mean with the confidence bounds `low` and `high`."""
+    """Return the verdict for a mean with the confidence bounds `low` and `high`.
+
+    The condition holds if both are beyond `bound`, by however little. Otherwise it fails if neither is more than
+    `condition.smallest_difference` beyond `bound`, because such a difference counts as none.
+    """
     match condition.must:
         case "above":
             holds = low > bound

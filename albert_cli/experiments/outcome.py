@@ -1,8 +1,9 @@
 """The outcome of an experiment: values by variant, metric and seed, the paper's values, and verdicts on its claims.
 
 `read_outcome` computes the outcome from the result files of a plan's finished stages, so an unfinished experiment has
-an outcome, too. The functions of this module compute with estimates: arrays of a value and the values without each
-jackknife group, from which the claims get the sampling error (`uncertainty`). `Outcome` has only the values themselves.
+an outcome, too. The functions of this module compute with estimates. An estimate is an array: a value, and then the
+same value without each jackknife group (`uncertainty`). The claims compute errors from it. `Outcome` has only the
+values.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Outcome:
     plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
     layer_steps: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
-    """Figure 1: variant -> l2, degrees or cosine -> for each seed, the distances from input to output of the layers."""
+    """Figure 1: variant -> measure, such as l2 -> for each seed, the distance between each layer's input and output."""
     curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
     """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> for each seed, the curve."""
     task_titles: Mapping[str, str] = field(default_factory=dict)
@@ -76,8 +77,8 @@ class Outcome:
     def compare_with_paper(self, table: PaperTable) -> dict[str, dict[str, list[tuple[float, float]]]]:
         """Return row -> column -> [(our value, the paper's value)] in the paper's units.
 
-        Cells that we have not measured are left out. A cell of SQuAD has two pairs, of F1 and of exact match. The row
-        of a model that is no variant is compared with the variant `table.compare_with`, and left out if that is None.
+        Cells that we have not measured are left out. A cell of SQuAD has two pairs, of F1 and of exact match. A row
+        whose model is not a variant is compared with the variant `table.compare_with`, and left out if that is None.
         """
         comparison: dict[str, dict[str, list[tuple[float, float]]]] = {}
         for row, cells in table.rows.items():
@@ -130,8 +131,8 @@ class _TaskMeasurement:
     """The scores of one pretrained model on one task."""
 
     title: str
-    metrics: Estimates  # of the metrics in the paper's tables, such as F1 and exact match
-    extra: Estimates  # of other metrics that some table shows instead; they are not part of the mean
+    metrics: Estimates  # of the task's usual metrics, such as F1 and exact match
+    extra: Estimates  # of metrics that a table shows instead of the usual ones; they are not part of the mean
     mean: JackknifeEstimate  # of `metrics`; the paper's Avg is a mean of such means
     above_majority: JackknifeEstimate | None  # `mean` minus the majority class's score, if any
 
@@ -157,8 +158,9 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             _, heldout_curves = read_curves(plan.directory(run.pretrain))
             for name, curve in heldout_curves.items():
                 curves.setdefault(run.variant, {}).setdefault(name, []).append(curve)
-        pretraining = read_record(plan, run.pretrain, StageRecord[BaseModel])  # a diverged run has no result
-        if pretraining is not None and pretraining.diverged:
+        # The record shows if the run diverged; its result, of any type, is not needed.
+        record = read_record(plan, run.pretrain, StageRecord[BaseModel])
+        if record is not None and record.diverged:
             diverged[run.variant] += 1
     if plan.experiment.speed_against is not None:
         for variant, speedups in _compute_speedups(values, plan.experiment.speed_against).items():
@@ -211,7 +213,11 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
 
 
 def _measure_probe(probe: ProbeResult) -> dict[str, JackknifeEstimate]:
-    """Return the estimate of each metric of a probe; a score without jackknife values has an unknown error."""
+    """Return the estimate of each metric of a probe.
+
+    A score without jackknife values has an unknown error. All numbers other than scores are treated as exact: counts,
+    and the distances of layers.
+    """
     estimates: dict[str, JackknifeEstimate] = {}
     for name, value in probe.metrics.items():
         is_fraction = name.endswith(("_accuracy", "_preference"))
@@ -271,7 +277,7 @@ def _extra_metric_names(plan: ExperimentPlan, task: str) -> list[str]:
 
 
 def _task_titles(task: str, measured: _TaskMeasurement) -> dict[str, str]:
-    """Return the column headers of a task's metrics, if it has several, and of their mean, as in `task_titles`."""
+    """Return the entries of `Outcome.task_titles` for a task: its title and, if it has several metrics, theirs."""
     titles = {}
     if len(measured.metrics) > 1:
         titles = {f"{task}_{name}": f"{measured.title} {name.replace('_', ' ')}" for name in measured.metrics}
