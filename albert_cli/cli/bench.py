@@ -36,7 +36,7 @@ def bench_step(
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 5,
     alone: Annotated[bool, typer.Option("--alone", help="Do not time transformers.")] = False,
-    compiled: Annotated[bool, typer.Option(help="Time the compiled forms too; compiling takes minutes.")] = True,
+    compiled: Annotated[bool, typer.Option(help="Time the compiled models too; compiling takes minutes.")] = True,
     precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Precision of the matmuls.")] = "fp32",
     device: Device = "auto",
     as_json: AsJson = False,
@@ -68,7 +68,9 @@ def bench_pretrain(
         typer.Option(min=0, help="Sequences in a micro-batch; 0: the recipe's on a GPU, about 1,024 tokens on a CPU."),
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
-    compiled: Annotated[bool, typer.Option(help="With --against, time the compiled forms too (minutes).")] = True,
+    compiled: Annotated[
+        bool, typer.Option(help="With --against, time the compiled models too; compiling takes minutes.")
+    ] = True,
     overrides: Overrides = None,
     nproc: ProcessCount = 1,
     device: Device = "auto",
@@ -96,7 +98,9 @@ def bench_finetune(
     model: Annotated[str, typer.Option(help="A preset, recipe or checkpoint with the shape to time.")] = "albert-base",
     against: Annotated[
         Literal["transformers"] | None,
-        typer.Option(help="Time transformers too, padded to 128 as in its run_glue.py, and to the longest of a batch."),
+        typer.Option(
+            help="Time transformers too: padded to the recipe's maximum length, and padded to the longest of the batch."
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     overrides: Overrides = None,
@@ -105,7 +109,7 @@ def bench_finetune(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Time a fine-tuning step on a task's examples, the update included, against transformers.
+    """Time a fine-tuning step, including the update, on a task's examples.
 
     Example: albert bench finetune mrpc --data glue --vocab vocabulary --against transformers
     """

@@ -89,7 +89,7 @@ def finetune(
     task: Annotated[
         str,
         typer.Argument(
-            help="A task of GLUE (cola … wnli), squad1, squad2, race, table or ner (your own data), or a recipe."
+            help="A task of GLUE (cola … wnli), squad1, squad2 or race; table or ner for your own data; or a recipe."
         ),
     ],
     checkpoint: CheckpointName,
@@ -110,7 +110,7 @@ def finetune(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Fine-tune a checkpoint on one task, one seed; the best checkpoint on dev is kept.
+    """Fine-tune a checkpoint on a task with one seed, and save the checkpoint that is best on dev.
 
     Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
     """
@@ -125,13 +125,14 @@ def finetune(
 
     request = TaskRequest(checkpoint=checkpoint, data=data, overrides=tuple(overrides or ()), device=device)
     prepared = prepare_task(task, request)
-    # Errors in the options and the data are raised before an intermediate task trains for hours.
-    run.load_saved_recipe(out, resume, FinetuneRecipe)
+    # The next lines raise errors in the options and the data now, before an intermediate task trains for hours.
+    run.load_saved_recipe(out, resume, FinetuneRecipe)  # raises an error if `out` cannot be used
     check_test_file(prepared.task)
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
     prepared.warn_about_text(inputs)
-    # The intermediate task trains in a sibling of `out`. "." and ".." are no usable names, so they are resolved first.
+    # If the recipe has an intermediate task, it trains in `OUT-TASK`, next to `out`. "." (whose `name` is "") and ".."
+    # are resolved first, because they do not contain the directory's name.
     named_out = out.resolve() if out.name in ("", "..") else out
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, intermediate_out)

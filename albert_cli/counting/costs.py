@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MASKED_FRACTION: Final = 0.15  # fraction of the positions that the masked-language head reads (§4.1)
-LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # tokens per sequence in the table of largest batches in BERT's README
+LENGTHS: Final = (64, 128, 256, 320, 384, 512)  # sequence lengths for which BERT's README lists the largest batches
 LONG_LENGTHS: Final = (1024, 2048, 4096, 8192)  # tokens, for models with more than 512 positions
-DEVICES: Final = (2, 8, 64, 512)  # numbers of devices; the paper trained on 64 to 512 (§4.1)
+DEVICE_COUNTS: Final = (2, 8, 64, 512)  # the paper trained on 64 to 512 devices (§4.1)
 
 Device = Literal["cuda", "cpu"]
 Precision = Literal["fp32", "bf16"]
@@ -91,8 +91,7 @@ def _norm_parameters(size: int) -> int:
 def without_sharing(config: ModelConfig) -> ModelConfig:
     """Return the shape with separate weights for every block of the stack.
 
-    Its number of parameters is the number that a forward pass of `config` uses, where a shared block counts once for
-    each layer.
+    In its number of parameters, a shared block of `config` counts once for each layer that uses it.
     """
     blocks = len(config.blocks())
     return replace(
@@ -153,14 +152,14 @@ def mean_attended_tokens(config: ModelConfig, length: int) -> float:
         local_pairs = length * (2 * reach + 1) - reach * (reach + 1)  # minus the positions beyond both ends
         outside_neighborhood_of_cls = length - 1 - reach
     else:
+        # These blocks are blocks of tokens. The last block may be shorter; there are n full blocks before it.
         size = config.attention_block
-        blocks = -(-length // size)
-        last = length - (blocks - 1) * size  # tokens of the last block
-        # A block attends to itself and to its neighbors. Without the last block, which may be shorter, there are
-        # n = blocks - 1 full blocks. Each attends to three full blocks, except the first and the last of them, which
-        # attend to two: 3 n - 2 pairs of full blocks. The last block and its neighbor attend to each other, and the
-        # last block attends to itself.
-        local_pairs = (3 * (blocks - 1) - 2) * size * size + 2 * size * last + last * last
+        n = -(-length // size) - 1
+        last = length - n * size  # tokens of the last block
+        # A block attends to itself and to its neighbors. Each full block attends to three full blocks, except the first
+        # and the last of them, which attend to two: 3 n - 2 pairs of full blocks. The last block and its neighbor
+        # attend to each other, and the last block attends to itself.
+        local_pairs = (3 * n - 2) * size * size + 2 * size * last + last * last
         outside_neighborhood_of_cls = length - 2 * size
     global_pairs = 2 * outside_neighborhood_of_cls  # [CLS] as query, and as key
     return (local_pairs + global_pairs) / length
@@ -183,7 +182,9 @@ def batch_flops(config: ModelConfig, lengths: NDArray[np.integer[Any]], masked: 
     # are added below for each sequence.
     per_token = training_flops(config, 0, masked_fraction=masked / max(tokens, 1.0))
     attended_pairs = sum(int(n) * mean_attended_tokens(config, int(n)) for n in lengths)
-    per_pair = 3 * 4 * config.hidden_size * len(config.blocks())  # three passes; 2 H multiplications in each block
+    # As in `forward_flops`, each block has 2 H multiplications per pair, and a multiplication counts as two FLOPs.
+    forward_per_pair = 4 * config.hidden_size * len(config.blocks())
+    per_pair = 3 * forward_per_pair  # as in `training_flops`
     return tokens * per_token + attended_pairs * per_pair
 
 
@@ -231,7 +232,7 @@ class ComputeSetup:
 
     @property
     def norm_itemsize(self) -> int:
-        """Bytes of a number that a block's LayerNorm saves: in fp32 if CUDA's autocast runs LayerNorm uncompiled."""
+        """Bytes of a number that a block's LayerNorm saves; CUDA's autocast runs an uncompiled LayerNorm in fp32."""
         if self.device == "cuda" and not self.compiled:
             return 4
         return self.itemsize
@@ -284,7 +285,7 @@ def format_three_digits(value: float) -> str:
     """Format a number with three significant digits: `0.190`, `14.8`, `1230`."""
     if value >= 999.5:
         return f"{value:.0f}"
-    return f"{value:#.3g}".rstrip(".")
+    return f"{value:#.3g}".rstrip(".")  # "#" keeps the last zero of 0.190, and the point of "123."
 
 
 def format_bytes(size: float) -> str:

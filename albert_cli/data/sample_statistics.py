@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from albert_cli.data.masking import ngram_probabilities, select_spans
 from albert_cli.data.pairs import SPECIALS, PairSettings, examples_per_pass, pack_sequences, sample_pairs
-from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.shards import Offsets, Shard, TokenCorpus
 from albert_cli.randomness import Integers, Stream, bounded_ints, hash_keys
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -44,8 +44,8 @@ class SampleStatistics:
     tokens_per_span: mean number of tokens in a span.
     shortened_fraction: fraction of the spans that were shortened to fit the budget or their segment.
     ngram_fractions: fraction of the spans that have 1, 2, … words.
-    ngram_expected: p(n), from which the numbers of words are sampled. Fewer long spans remain than expected, because
-    they overlap other spans more often.
+    ngram_expected: p(n), from which the numbers of words are sampled. There are fewer long spans than expected, because
+    a span that overlaps a chosen span is skipped.
     unknown_fraction: fraction of the positions that are [UNK].
     """
 
@@ -77,8 +77,10 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
     length_counts, _ = np.histogram(lengths, LENGTH_BINS, (0, settings.max_seq_length))
     word_counts = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
     labels = pairs.order_labels[pairs.order_labels >= 0]
-    # A pass samples one example per stride, so a document of half a stride is sampled 0.5 times on average.
-    strides_per_document = sample_document_lengths(corpus, seed) / (settings.max_seq_length - SPECIALS)
+    # A pass divides the corpus into strides of this many tokens and samples one example in each stride. So a document
+    # of half a stride is sampled 0.5 times on average.
+    stride = settings.max_seq_length - SPECIALS
+    strides_per_document = sample_document_lengths(corpus, seed) / stride
     short = strides_per_document[strides_per_document < 1]
     return SampleStatistics(
         sequences=_SAMPLED_SEQUENCES,
@@ -113,7 +115,7 @@ def _normalize(counts: Integers) -> list[float]:
 
 
 def sample_document_lengths(corpus: TokenCorpus, seed: int) -> Integers:
-    """Sample `_SAMPLED_LENGTHS` documents uniformly, and return the number of tokens of each: int64."""
+    """Sample `_SAMPLED_LENGTHS` documents uniformly, and return their numbers of tokens, int64 [N]."""
     bits = hash_keys(seed, Stream.STATISTICS, np.arange(_SAMPLED_LENGTHS))
     document = bounded_ints(bits, corpus.n_documents)
     lengths = np.empty_like(document)
@@ -121,13 +123,12 @@ def sample_document_lengths(corpus: TokenCorpus, seed: int) -> Integers:
         local_document = document[rows] - first_document
         first_sentence = shard.document_offsets[local_document]
         end_sentence = shard.document_offsets[local_document + 1]
-        start, stop = shard.sentence_offsets[np.stack([first_sentence, end_sentence])].astype(np.int64)
-        lengths[rows] = stop - start
+        lengths[rows] = _count_tokens(shard, first_sentence, end_sentence)
     return lengths
 
 
 def _sample_sentence_lengths(corpus: TokenCorpus, seed: int) -> Integers:
-    """Sample sentences of every shard, and return the number of tokens of each, int64.
+    """Sample sentences of every shard, and return their numbers of tokens, int64 [N].
 
     The number of sentences from a shard is proportional to its tokens. All shards together give about
     `_SAMPLED_LENGTHS` sentences.
@@ -140,9 +141,15 @@ def _sample_sentence_lengths(corpus: TokenCorpus, seed: int) -> Integers:
         index = number * _SAMPLED_LENGTHS + np.arange(sample_size)
         bits = hash_keys(seed + 1, Stream.STATISTICS, index)
         sentence = bounded_ints(bits, shard.sentence_offsets.size - 1)
-        start, stop = shard.sentence_offsets[np.stack([sentence, sentence + 1])].astype(np.int64)
-        lengths.append(stop - start)
+        lengths.append(_count_tokens(shard, sentence, sentence + 1))
     return np.concatenate(lengths)
+
+
+def _count_tokens(shard: Shard, first_sentence: Integers | Offsets, end_sentence: Integers | Offsets) -> Integers:
+    """Return the number of tokens from each first sentence up to its end sentence, int64 [N]."""
+    start = shard.sentence_offsets[first_sentence].astype(np.int64)
+    stop = shard.sentence_offsets[end_sentence].astype(np.int64)
+    return stop - start
 
 
 def measure_lengths(corpus: TokenCorpus, seed: int = 0) -> dict[str, LengthStatistics]:
@@ -155,6 +162,6 @@ def measure_lengths(corpus: TokenCorpus, seed: int = 0) -> dict[str, LengthStati
 
 
 def _summarize_lengths(mean: float, sample: Integers) -> LengthStatistics:
-    """Return the statistics of lengths with this mean over the whole corpus and this sample, int64."""
+    """Return statistics of lengths; mean: over the whole corpus; sample: a sample of the lengths, int64 [N]."""
     p5, p50, p95 = np.percentile(sample, (5, 50, 95))
     return LengthStatistics(round(mean, 2), float(p5), float(p50), float(p95))

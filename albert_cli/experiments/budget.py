@@ -19,7 +19,7 @@ from albert_cli.experiments.recipe import Experiment, PaperClaim, ScaleName
 
 # The plan's hours are printed for one device, and also for these numbers of devices.
 _DEVICE_COUNTS: Final[dict[ScaleName, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
-_SEEDS_TO_DECIDE: Final = 2  # the spread of the seeds, which a verdict needs, is unknown from one
+_SEEDS_TO_DECIDE: Final = 2  # a verdict needs the spread over seeds, which one seed does not have
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class PlanDescription:
     """The runs of a plan with their costs, and the claims with their decidability."""
 
     plan: ExperimentPlan
-    runs: Sequence[PlannedStage]
+    pretrainings: Sequence[PlannedStage]
     fine_tunings: Sequence[PlannedStage]
     claims: Sequence[tuple[PaperClaim, Decidability]]
 
     @property
     def totals(self) -> Totals:
-        """The sums of all runs."""
-        return _sum_costs([*self.runs, *self.fine_tunings])
+        """The sums over pretraining and fine-tuning."""
+        return _sum_costs([*self.pretrainings, *self.fine_tunings])
 
     @property
     def commands(self) -> list[str]:
@@ -85,7 +85,7 @@ class PlanDescription:
             "experiment": plan.experiment.name,
             "scale": plan.request.scale,
             "about": plan.scale.about,
-            "runs": [row.to_json() for row in self.runs],
+            "runs": [row.to_json() for row in self.pretrainings],
             "fine_tunings": [row.to_json() for row in self.fine_tunings],
             "claims": [_claim_to_json(claim, decidability) for claim, decidability in self.claims],
             "matched_times": {name: matched.to_json() for name, matched in plan.matched_times.items()},
@@ -99,7 +99,7 @@ class PlanDescription:
         plan = self.plan
         experiment = plan.experiment
         title = f"{experiment.title} ({experiment.source}), scale {plan.request.scale}: {plan.scale.about}"
-        costs = _format_costs(plan, self.runs, self.fine_tunings)
+        costs = _format_costs(plan, self.pretrainings, self.fine_tunings)
         claims = [_format_claim(plan, claim, decidability) for claim, decidability in self.claims]
         return "\n\n".join([title, costs, _format_notes(plan), *claims])
 
@@ -131,10 +131,10 @@ def describe_plan(plan: ExperimentPlan) -> PlanDescription:
             hint = config.suggest(name, variants) or f"variants: {', '.join(variants)}"
             raise ConfigError(f"--tflops {name}=…: {plan.experiment.name} has no such variant", hint)
     all_runs = (*plan.prefixes, *plan.runs)
-    runs = [_plan_stage(plan, run, run.pretrain) for run in all_runs if run.pretrain is not None]
+    pretrainings = [_plan_stage(plan, run, run.pretrain) for run in all_runs if run.pretrain is not None]
     fine_tunings = [_plan_stage(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
     claims = [(claim, judge_decidability(plan, claim)) for claim in plan.claims]
-    return PlanDescription(plan, runs, fine_tunings, claims)
+    return PlanDescription(plan, pretrainings, fine_tunings, claims)
 
 
 def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
@@ -145,7 +145,7 @@ def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
     if "speedup" in claim.metrics and plan.experiment.speed_against:
         variants.add(plan.experiment.speed_against)
     variants = _add_dependencies(plan.experiment, variants)
-    # Scores of one task, such as squad1 or squad1_f1, and means over tasks, such as tasks_mean.
+    # Scores of one task without the prefix `task_`, such as squad1_f1, and means over tasks, such as tasks_mean.
     task_scores = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
     num_seeds = max(1, len({run.seed for run in plan.runs}))
     hours = 0.0
@@ -248,23 +248,25 @@ def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidab
     return "\n    ".join(lines)
 
 
-def _format_costs(plan: ExperimentPlan, runs: Sequence[PlannedStage], tasks: Sequence[PlannedStage]) -> str:
+def _format_costs(
+    plan: ExperimentPlan, pretrainings: Sequence[PlannedStage], fine_tunings: Sequence[PlannedStage]
+) -> str:
     """Return a table: for each variant a row with the sums over its seeds, a row for all fine-tuning, and the total."""
     if plan.experiment.is_counted:
         return "Parameters are counted; nothing is trained."
     device_counts = (1, *_DEVICE_COUNTS[plan.request.scale])
     rows = []
-    for name in dict.fromkeys(row.variant for row in runs):
-        stages = [row for row in runs if row.variant == name]
+    for name in dict.fromkeys(row.variant for row in pretrainings):
+        stages = [row for row in pretrainings if row.variant == name]
         cost = stages[0].cost
         shape = [f"{cost.parameters:,}", f"{cost.steps:,}"] if cost else ["", ""]
         rows.append([plan.title(name), str(len(stages)), *shape, *_format_totals(_sum_costs(stages), device_counts)])
-    fine_tunings = [row for row in tasks if row.cost]  # those of known cost
-    if fine_tunings:
-        num_tasks = len({row.task for row in fine_tunings})
-        title = f"fine-tuning, {num_tasks} tasks, {len(fine_tunings) * plan.scale.task_runs} runs"
-        rows.append([title, "", "", "", *_format_totals(_sum_costs(fine_tunings), device_counts)])
-    rows.append(["total", "", "", "", *_format_totals(_sum_costs([*runs, *fine_tunings]), device_counts)])
+    with_cost = [row for row in fine_tunings if row.cost]
+    if with_cost:
+        num_tasks = len({row.task for row in with_cost})
+        title = f"fine-tuning, {num_tasks} tasks, {len(with_cost) * plan.scale.task_runs} runs"
+        rows.append([title, "", "", "", *_format_totals(_sum_costs(with_cost), device_counts)])
+    rows.append(["total", "", "", "", *_format_totals(_sum_costs([*pretrainings, *with_cost]), device_counts)])
     hours = [f"{_device_name(plan)}-hours", *(f"hours on {count}" for count in device_counts[1:])]
     return console.format_table(("", "seeds", "parameters", "steps", "tokens", "FLOPs", *hours, "disk"), rows)
 

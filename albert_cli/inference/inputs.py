@@ -71,7 +71,7 @@ class InputReader:
         chunk: list[InputRow] = []
         for number, row in self._open(name, counter):
             chunk.append(row)
-            would_wait = not is_table and number >= counter.lines  # all lines that have arrived are rows
+            would_wait = not is_table and number >= counter.lines  # the row is from the last line that has arrived
             if len(chunk) == CHUNK_ROWS or would_wait:
                 yield chunk
                 chunk = []
@@ -98,7 +98,8 @@ class InputReader:
         lines = chain(first_lines, lines)
         first_number, first_text = first_lines[-1] if first_lines else (1, "")
         origin = f"{name}:{first_number}"
-        # A .json file may be JSON lines, but an array or an object over several lines is one document.
+        # A .json file may contain JSON lines. If it contains an array, the error below has a better hint than the error
+        # of `_is_json_object`.
         may_be_json_lines = suffix != ".json" or first_text.lstrip().startswith("{")
         if may_be_json_lines and _is_json_object(first_text, origin):
             return self._json_rows(name, lines)
@@ -112,7 +113,10 @@ class InputReader:
             yield number, InputRow(self.task.parse_example(InputLine(text, name, number)), {})
 
     def _json_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
-        """Yield the rows of JSON lines; an object without an `id` gets its line number as `id`."""
+        """Yield the rows of JSON lines.
+
+        An object without the key `id` gets one: the value in the column of ids, or else the line number.
+        """
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, parsed in iter_json_objects(lines, lambda number: f"{name}:{number}"):
             values = _replace_surrogates_of_object(parsed)
@@ -121,13 +125,15 @@ class InputReader:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
             record = mappers[keys](values)
             example = self.task.parse_example(InputLine("", name, number, record))
-            yield number, InputRow(example, {"id": str(record.get("id", number)), **values})
+            row_id = str(record.get("id", number))
+            yield number, InputRow(example, {"id": row_id, **values})
 
     def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
         """Return a function that turns an object with the keys of `values` into the record that the task reads.
 
-        The function is `dict`, which renames nothing, if the object already has the task's keys. It is `dict` also if
-        the keys are not recognized: the task then raises a more detailed error than `map_columns`.
+        The function is `dict`, which renames nothing, if the object already has the task's keys. The columns of
+        training have precedence over these keys. The function is `dict` also if the keys are not recognized: the task
+        then raises a more detailed error than `map_columns`.
         """
         if has_task_keys(self.task, values) and not has_trained_columns(values, self.layout):
             return dict

@@ -119,10 +119,10 @@ def test_plan_counts_the_vocabulary_of_the_data() -> None:
 
 def test_plan_includes_the_cost_of_prefixes() -> None:
     description = describe_plan(planned("dropout", "paper"))
-    steps = {run.variant: run.cost.steps for run in description.runs if run.cost}
+    steps = {run.variant: run.cost.steps for run in description.pretrainings if run.cost}
     assert steps == {"before": 900_000, "with": 100_000, "without": 100_000}
     assert "before, with dropout" in description.to_text()
-    rows = [*description.runs, *description.fine_tunings]
+    rows = [*description.pretrainings, *description.fine_tunings]
     assert description.totals.flops == sum(row.cost.flops for row in rows if row.cost)
 
 
@@ -213,13 +213,13 @@ def test_plan_lists_decidable_claims_with_their_cost(tmp_path: Path) -> None:
     ].reason
     # The cost includes the runs that the compared ones start from: that of 1 layer for 3 and for 6 layers.
     description = describe_plan(planned("depth", "paper"))
-    hours = {run.variant: run.device_hours for run in description.runs}
+    hours = {run.variant: run.device_hours for run in description.pretrainings}
     assert deeper.device_hours == pytest.approx(2 * sum(hours[name] for name in ("l1", "l3", "l6", "l12")))
     text = description.to_text()
     assert "cannot be decided: one seed" in text and "decided by counting" in text
     assert [not decidability.reason for _, decidability in description.claims] == [True, False, False, False]
     overall = describe_plan(planned("overall", "paper"))
-    hours = {run.variant: run.device_hours for run in overall.runs}
+    hours = {run.variant: run.device_hours for run in overall.pretrainings}
     (faster,) = (decidability for claim, decidability in overall.claims if "trains faster" in claim.statement)
     compared = ("large", "xxlarge", "bert-large")  # the speed of bert-large is the unit
     assert faster.device_hours == pytest.approx(2 * sum(hours[name] for name in compared))
