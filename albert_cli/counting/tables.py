@@ -51,7 +51,7 @@ class ModelCosts:
 
     shape: Shape
     parts: ParameterCounts
-    counts: ShapeCounts
+    counts: ShapeCounts  # sums of `parts`, and the paper's figure
     applied: int  # parameters, counted as often as a forward pass uses them
     gradient_bytes_sent: Mapping[int, int]  # by number of devices
     gradient_bytes_sent_unshared: Mapping[int, int]  # the same if no two layers shared weights
@@ -63,7 +63,7 @@ class ModelCosts:
 
     @property
     def config(self) -> ModelConfig:
-        """The model's shape."""
+        """The model's configuration."""
         return self.shape.config
 
     @property
@@ -165,7 +165,8 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
     """Count everything about a model; `memory` is a device's memory in bytes, for the largest batches."""
     config = shape.config
     max_length = config.max_position_embeddings
-    lengths = sorted({max_length, *(n for n in (*costs.LENGTHS, *costs.LONG_LENGTHS) if n <= max_length)})
+    lengths = [n for n in (*costs.LENGTHS, *costs.LONG_LENGTHS) if n < max_length]
+    lengths.append(max_length)
     activation_bytes: dict[int, MemoryChoice] = {}
     largest_batches: dict[int, MemoryChoice] = {}
     for length in lengths:
@@ -238,11 +239,12 @@ def _detail_cells(model: ModelCosts) -> dict[str, str]:
     parts = model.parts
     state = model.state
     flops = model.flops_per_token
-    attention = model.config.num_attention_sublayers
-    feed_forward = model.config.num_feed_forward_sublayers
-    weight_sets = str(attention)
-    if attention != feed_forward:
-        weight_sets = f"{attention} attn, {feed_forward} FFN"
+    # These sub-layers have separate weights. Attention and feed-forward can be shared independently.
+    attention_sets = model.config.num_attention_sublayers
+    feed_forward_sets = model.config.num_feed_forward_sublayers
+    weight_sets = str(attention_sets)
+    if attention_sets != feed_forward_sets:
+        weight_sets = f"{attention_sets} attn, {feed_forward_sets} FFN"
     factorized = model.factorized_embeddings
     sent = model.gradient_bytes_sent
     unshared = model.gradient_bytes_sent_unshared
@@ -283,7 +285,7 @@ def _detail_rows(models: Sequence[ModelCosts]) -> Iterator[Row]:
     columns = [_detail_cells(model) for model in models]
     for heading in columns[0]:
         yield (heading, *(cells[heading] for cells in columns))
-    choices = "kept / recomputed"
+    choices = "saved / recomputed"
     activation_columns = [model.activation_bytes for model in models]
     yield from _length_rows("activations of a sequence", choices, activation_columns, format_bytes)
     if models[0].largest_batches:
@@ -328,7 +330,7 @@ def _notes(models: Sequence[ModelCosts], memory: int | None, *, details: bool) -
     """Return the notes below the tables: about the paper's figures first, then about the estimates."""
     first = models[0]
     flops = first.flops_per_token
-    saved_fraction = 1 - flops.training_with_last_layer_pruned / flops.training
+    pruned_fraction = 1 - flops.training_with_last_layer_pruned / flops.training
     notes = []
     for model in models:
         paper = model.counts.paper
@@ -342,8 +344,8 @@ def _notes(models: Sequence[ModelCosts], memory: int | None, *, details: bool) -
     notes += [
         "The paper counts no heads, and the pooler only where layers share weights.",
         "Training is three forward passes per token, with the MLM head at 15 % of the positions. Computing the "
-        f"last layer only where a head reads it saves {100 * saved_fraction:.1f} % ({first.shape.name}).",
-        "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all kept, or "
+        f"last layer only where a head reads it saves {100 * pruned_fraction:.1f} % ({first.shape.name}).",
+        "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all saved, or "
         "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",
     ]
     if details:

@@ -52,8 +52,8 @@ def evaluate_ensemble(
 ) -> EnsembleResult:
     """Score task checkpoints on dev: each alone, all together, and the subset that is selected on dev (§4.9).
 
-    paths: task checkpoints, or directories of evaluations, whose runs all become members. submission_file: the file of
-    test predictions for GLUE's server that the selected members make, or None.
+    name: a task. paths: task checkpoints, or directories of evaluations, whose runs all become members.
+    submission_file: the file of test predictions for GLUE's server that the selected members make, or None.
     """
     started = time.monotonic()
     if name == GLUE_SUITE:
@@ -100,6 +100,7 @@ def evaluate_ensemble(
         )
         result.write(out / RESULTS)
     predict = _predict_together(request, result.chosen)
+    # The test file of a table is read with the columns that the first member's fine-tuning recorded.
     finetuned = members.prepared.checkpoint.finetuned_task
     predict_test_file_with_ensemble(task, lambda examples: predict(name, examples), finetuned, out)
     if submission_file is not None:
@@ -119,9 +120,10 @@ def _predict_together(request: TaskRequest, checkpoints: Sequence[str]) -> submi
 
 
 def _find_checkpoints(path: Path, task: str) -> list[Path]:
-    """Return `path` if it is a checkpoint, else the finished runs of the evaluation or the suite in it, sorted by seed.
+    """Return `path` if it is a checkpoint, else the finished runs of an evaluation, sorted by seed.
 
-    Without any runs, returns `path` too, so that opening it as a checkpoint reports what is missing.
+    The evaluation is in `path`, or in a folder of `path` with the task's name, as in a suite. Without any runs, returns
+    `path` too, so that opening it as a checkpoint reports what is missing.
     """
     if (path / "config.json").is_file():
         return [path]
@@ -180,13 +182,14 @@ def predict_dev(member: PreparedTask, first: PreparedTask, inputs: Inputs) -> ob
     `CheckpointError` if the members' classes differ.
     """
     task = first.task
+    # `task` has the first member's classes. A head for other classes is not a head of `task`.
     if not task.has_head(member.checkpoint):
         raise CheckpointError(
             f"{member.checkpoint.directory}: its classes ({', '.join(member.checkpoint.labels)}) differ from "
             f"{first.checkpoint.directory} ({', '.join(first.checkpoint.labels)})",
             "an ensemble needs models of the same task",
         )
-    # `task` is the first member's, so loading the head puts its outputs into the order of the first member's classes.
+    # With `task`, loading puts the member's outputs into the order of the first member's classes.
     model = load_model(replace(member, task=task, device=first.device))
     if member is first:
         features = inputs.dev

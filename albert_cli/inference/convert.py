@@ -100,7 +100,7 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
 
     Raises `CheckpointError` if a weight of the encoder is missing.
     """
-    config, values = tensorflow_checkpoint.read_config(directory)
+    config, config_json = tensorflow_checkpoint.read_config(directory)
     tensors = tensorflow_checkpoint.read_tensors(directory, config)
     # `read_tensors` renames the model's weights. All other variables still have TensorFlow's names, with slashes.
     unknown = sorted(name for name in tensors if "/" in name)
@@ -108,7 +108,7 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
         count = len(unknown)
         console.warn(f"{directory}: left out {count_of(count, 'variable')}, not weights of the model: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
-    source = hub.Checkpoint(directory, config, values, model_type(config), weights)
+    source = hub.Checkpoint(directory, config, config_json, model_type(config), weights)
     models = sorted(directory.glob("*.model"))
     if models:
         vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)

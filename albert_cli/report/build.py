@@ -51,7 +51,7 @@ class ReportPage:
     facts: Sequence[Fact]
     label_curves: Sequence[tuple[Figure, Table]]  # the scores of a task by number of labeled examples
     data_sizes: Table | None
-    data_samples: Sequence[tuple[str, Sequence[Figure]]]  # sentences and histograms, by data directory
+    data_samples: Sequence[tuple[str, Sequence[Figure]]]  # for each data directory, a text and histograms
     pretraining: PretrainingSection | None
     scores: ScoresSection | None
     learning_curves: Sequence[Figure]
@@ -167,8 +167,9 @@ def _identity_keys(evaluation: Evaluation) -> list[tuple[object, ...]]:
     """Return two keys; if two evaluations share one, the page cannot tell their models apart.
 
     The first key is that of a cell in the table of scores. The second is that of a point in the curve of scores by
-    number of labeled examples.
+    number of labeled examples. For a model trained on all examples, `sample_size` is 0, and `num_labeled` counts all.
     """
+    # The strings keep the two keys distinct if their numbers are equal.
     task_and_model = (evaluation.task_identity, evaluation.model)
     return [
         (*task_and_model, "sample size", evaluation.sample_size),
@@ -216,7 +217,7 @@ def _list_versions(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _tabulate_provenance(inputs: ReportInputs) -> Table:
-    """Return a row for every data directory, run and score with the fingerprints of its checkpoint, recipe and data."""
+    """Return a row for every data directory, run and evaluation: the fingerprints of checkpoint, recipe and data."""
     rows = [["data", data.name, "", "", _short_fingerprint(data.fingerprint)] for data in inputs.data]
     for run in inputs.pretraining:
         name = run.name
@@ -233,7 +234,7 @@ def _tabulate_provenance(inputs: ReportInputs) -> Table:
             checkpoint = record.checkpoint
             recipe = record.recipe
         fingerprints = map(_short_fingerprint, (checkpoint, recipe, record.data))
-        rows.append([evaluation.record.title, evaluation.model, *fingerprints])
+        rows.append([record.title, evaluation.model, *fingerprints])
     return Table(["kind", "name", "checkpoint", "recipe", "data"], rows)
 
 
@@ -290,6 +291,6 @@ def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> tup
     )
     text = (
         f"{data.name}: {sample.sequences} sequences of at most {settings.max_seq_length} positions, sampled as in "
-        f"training. An epoch has {sample.examples_per_pass:,} sequences."
+        f"training. A pass over the corpus has {sample.examples_per_pass:,} sequences."
     )
     return text, [lengths, ngrams]

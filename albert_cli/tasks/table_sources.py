@@ -1,7 +1,7 @@
-"""Read the examples of a custom table, by a source for each kind of task that `table.open_table` makes.
+"""Read the examples of a custom table; each kind of task has its own source.
 
-`open_table` decides once which columns and classes the table has, mostly from train. The sources apply its decisions to
-every file.
+`table.open_table` makes the task and decides once which columns and classes the table has, mostly from train. The
+sources apply its decisions to every file.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class TableSource(ABC, Generic[ExampleT]):
                 raise MissingDataError(f"{files['train']}: scored as a whole, so there is no training data")
             return examples
         settings = self.tables.settings
+        # The keys contain the seed, because their hashes select the rows of dev.
         return hold_out_dev(
             split,
             examples,
@@ -84,7 +85,7 @@ class TextTableSource(TableSource[TextExample]):
         ids = self.tables.ids(split)
         text_columns = find_same_columns(table, self.names, settings)
         must_have_labels = split not in task.test_splits
-        labels: Sequence[LabelCell | None] = [None] * len(table.cells)
+        labels: Sequence[LabelCell | None] = [None] * len(table.cells)  # for a test file without labels
         if must_have_labels or find_column(table, "label", settings) is not None:
             labels = read_label_cells(table, settings)
         examples = []

@@ -1,7 +1,7 @@
 """Read the texts of files whose first line decides how they are read: JSON documents and WikiExtractor's output.
 
-Each reader yields the texts of one part of a source, as `corpus` expects it. Readers of the other formats are in
-`text_readers`, `task_passages` and `plain_text`.
+Each reader yields the texts of one part of a source; `corpus` selects the reader by the source's kind. Readers of the
+other formats are in `text_readers`, `task_passages` and `plain_text`.
 """
 
 from __future__ import annotations
