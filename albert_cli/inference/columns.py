@@ -19,8 +19,8 @@ from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.columns import (
     COLUMN_NAMES,
     find_id_column,
-    find_same_columns,
     find_text_columns,
+    match_text_columns,
 )
 from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.delimited import Dialect, choose_dialect
@@ -112,7 +112,7 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
     """
     names = layout.columns.texts
     settings = TableSettings()
-    indices = find_same_columns(header, names, settings) if names else find_text_columns(header, settings)
+    indices = match_text_columns(header, names, settings) if names else find_text_columns(header, settings)
     columns = [header.columns[index] for index in indices]
     if inputs != 0 and len(columns) != inputs:
         shown = " and ".join(map(repr, columns))

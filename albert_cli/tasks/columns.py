@@ -106,11 +106,11 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
     return (text,) if pair is None else (text, pair)
 
 
-def find_same_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
-    """Return the indices of the text columns; in the training data these columns have the names `names`.
+def match_text_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
+    """Return the indices of the text columns that match `names`, the names of the training table's text columns.
 
-    They are the columns of the same names or, if one is missing, the result of `find_text_columns`. Raises `InputError`
-    if this result has fewer or more columns than `names`.
+    These are the columns with the same names. If one is missing, the result is that of `find_text_columns`. Raises
+    `InputError` if that result has fewer or more columns than `names`.
     """
     lowercase = _lowercase_columns(table)
     same_names = [name.strip().lower() for name in names]

@@ -25,7 +25,9 @@ _ID_COLUMNS = ("index", "id", "idx")
 
 @dataclass(frozen=True)
 class GlueFiles:
-    """A reader of a GLUE task: of `folder/SPLIT.tsv` with the columns `texts` and `label`, or of a data set of the Hub.
+    """A reader of a GLUE task.
+
+    It reads `folder/SPLIT.tsv`, with the columns `texts` and `label`, or a data set of the Hub.
 
     * `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ
       from `texts`.
@@ -52,7 +54,8 @@ class GlueFiles:
         `data` is a folder, a data set of the Hub with the same columns (`hf:NAME:CONFIG`), or None for `hub`.
         """
         is_test = split in task.test_splits
-        # `Task.for_scoring` moves test splits from `test_splits` to the dev splits, to score a model on them.
+        # To score a model on test splits, `Task.for_scoring` moves them from `test_splits` to `dev_splits`. They then
+        # need labels.
         if split.startswith("test") and not is_test:
             hint = "use --submission, and send the file to GLUE's server"
             raise InputError(f"{task.title}: GLUE hides the labels of its test sets", hint)
@@ -64,8 +67,8 @@ class GlueFiles:
         if is_hub_source(source):
             if source == self.hub:  # each task is a configuration of the same name
                 source = f"{source}:{task.name}"
-            # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. Because `task.labels` lacks
-            # the names, the class numbers are read.
+            # The classes 0 and 1 of CoLA, SST-2, MRPC, QQP and WNLI have names on the Hub. `read_hub_split` returns the
+            # numbers instead, because `task.labels` lacks the names.
             table = read_hub_split(source, split.replace("dev", "validation"), task.labels)
             texts = self.hub_texts or texts
             label = "label"
@@ -128,8 +131,9 @@ _SENTENCES = ("sentence1", "sentence2")
 _MNLI = ("premise", "hypothesis")
 _COLA = ("source", "label", "mark", "sentence")
 
-# Tasks and metrics are those of Wang et al., table 1. The best checkpoint of MRPC and QQP is selected by accuracy,
-# because Table 9 of the ALBERT paper reports their accuracy on dev. The main splits of MNLI are the matched ones.
+# Tasks and metrics are those of Wang et al., Table 1. A task's first metric selects its best checkpoint. For MRPC and
+# QQP it is accuracy, which Table 9 of the ALBERT paper reports on dev. A task's first dev or test split is its main
+# one: for MNLI, the matched one.
 GLUE: dict[str, Classification] = {
     task.name: task
     for task in (

@@ -22,7 +22,7 @@ from albert_cli.tasks.choice_columns import (
     read_choice_rows,
 )
 from albert_cli.tasks.classification import TextExample
-from albert_cli.tasks.columns import find_column, find_same_columns, require_column
+from albert_cli.tasks.columns import find_column, match_text_columns, require_column
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.label_cells import LabelCell, is_missing, missing_label, read_label_cells
 from albert_cli.tasks.multi_label import MultiLabelExample
@@ -83,7 +83,7 @@ class TextTableSource(TableSource[TextExample]):
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
-        text_columns = find_same_columns(table, self.names, settings)
+        text_columns = match_text_columns(table, self.names, settings)
         must_have_labels = split not in task.test_splits
         labels: Sequence[LabelCell | None] = [None] * len(table.cells)  # for a test file without labels
         if must_have_labels or find_column(table, "label", settings) is not None:
@@ -116,7 +116,7 @@ class MultiLabelTableSource(TableSource[MultiLabelExample]):
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
-        text_columns = find_same_columns(table, self.names, settings)
+        text_columns = match_text_columns(table, self.names, settings)
         label_sets = None
         if split not in task.test_splits or _has_label_columns(table, settings):
             label_sets = read_label_sets(table, settings)

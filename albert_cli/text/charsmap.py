@@ -28,9 +28,10 @@ _BLOCK_UNITS = 256  # SentencePiece requires whole blocks
 
 
 def keep_character(charsmap: bytes, character: str) -> bytes:
-    """Return the bytes of rules that leave a character unchanged and otherwise equal the rules of `charsmap`.
+    """Return the rules of `charsmap`, changed so that they leave one character unchanged.
 
-    Rules for longer sequences that begin with the character are lost; the zero-width non-joiner has none.
+    Rules for longer sequences that begin with the character are lost, because its node gets a new distance, which no
+    longer leads to its old children. The zero-width non-joiner has no such rules.
     """
     (trie_bytes,) = struct.unpack_from("<I", charsmap)
     units = list(struct.unpack_from(f"<{trie_bytes // 4}I", charsmap, 4))

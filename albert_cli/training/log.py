@@ -29,8 +29,8 @@ _MAD_TO_DEVIATION: Final = 1.4826
 
 _PLATEAU_STEPS: Final = 500  # steps without progress before the first hint; the number doubles with each hint
 _PROGRESS_NATS: Final = 0.1  # a smaller decrease of the mean loss is noise
-# The loss of a model that uses context is at least this far below the unigram entropy. A model without context gains
-# less, by copying the tokens that are to be predicted but were not replaced by [MASK].
+# The loss of a model that uses context is at least this far below the unigram entropy. Without context, the loss can be
+# a little below it, because [MASK] does not replace every token that is to be predicted, and a model can copy the rest.
 _CONTEXT_NATS: Final = 0.3
 _MEAN_STEPS: Final = 250  # means over this many steps are compared, because the loss of one step is noisy
 
@@ -41,7 +41,7 @@ LossRecord = Mapping[str, float]  # a journal record with "step", "loss", "mlm_l
 class StepWindow:
     """Sums over the steps since the last journal record: losses and metrics, tokens of all ranks, FLOPs of this rank.
 
-    `counts`: by name, the number of steps that have the value; a step without items of a loss lacks the loss.
+    `counts`: by name, the number of steps that have the value; a batch without sentence pairs lacks `order_loss`.
     `started`: `time.monotonic()` at the first step, plus the seconds of later pauses.
     """
 
@@ -107,20 +107,17 @@ class SpikeRule:
 class PlateauRule:
     """A rule that gives a hint when the MLM loss stalls near the unigram entropy, at growing intervals.
 
-    `unigram_entropy` is in nats, `warmup` in steps. Losses are averaged over at least `_MEAN_STEPS` steps: `_loss_sum`
-    sums them over the last `_summed_steps` steps. `_best_mean` and `_best_step` are the mean and the step at the last
-    progress; during the warmup every mean counts as progress. `_patience` is the number of steps without progress
-    before the next hint.
+    The rule compares means of the loss over at least `_MEAN_STEPS` steps.
     """
 
-    unigram_entropy: float
-    warmup: int
-    _last_step: int = 0
-    _loss_sum: float = 0.0
+    unigram_entropy: float  # in nats
+    warmup: int  # in steps; during the warmup every mean counts as progress
+    _last_step: int = 0  # of the last record
+    _loss_sum: float = 0.0  # of the last `_summed_steps` steps
     _summed_steps: int = 0
-    _best_mean: float = float("inf")
-    _best_step: int = 0
-    _patience: int = _PLATEAU_STEPS
+    _progress_mean: float = float("inf")  # the mean at the last progress
+    _progress_step: int = 0
+    _patience: int = _PLATEAU_STEPS  # steps without progress before the next hint
 
     def observe(self, record: LossRecord) -> str | None:
         """Add a record; return a hint if the loss has made no progress for `_patience` steps."""
@@ -134,11 +131,11 @@ class PlateauRule:
         mean = self._loss_sum / self._summed_steps
         self._loss_sum = 0.0
         self._summed_steps = 0
-        if mean < self._best_mean - _PROGRESS_NATS or step <= self.warmup:
-            self._best_mean = mean
-            self._best_step = step
+        if mean < self._progress_mean - _PROGRESS_NATS or step <= self.warmup:
+            self._progress_mean = mean
+            self._progress_step = step
             self._patience = _PLATEAU_STEPS
-        steps_without_progress = step - self._best_step
+        steps_without_progress = step - self._progress_step
         if steps_without_progress < self._patience or mean < self.unigram_entropy - _CONTEXT_NATS:
             return None
         self._patience *= 2

@@ -121,8 +121,9 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():
-        # `name` is FOLDER/TASK. If the task has an intermediate task, its recipe is loaded later, from this folder.
+        # `name` is FOLDER/TASK. The recipe of an intermediate task is loaded later, from the same folder.
         request = replace(request, recipes=name.partition("/")[0])
+    # The weights "init" are those of step 0 of the checkpoint's run, which are in a separate directory.
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
     if recipe.task == "table":

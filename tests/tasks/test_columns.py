@@ -128,7 +128,7 @@ def test_open_table_warns_of_files_to_convert(tmp_path: Path, name: str, capfd: 
     assert f"{name}: not read" in printed and "train.py" not in printed
 
 
-def test_find_same_columns_pair_for_single_texts_is_rejected(tmp_path: Path) -> None:
+def test_match_text_columns_pair_for_single_texts_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     (tmp_path / "dev.csv").write_text("premise,hypothesis,label\na,b,x\n")
     task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))

@@ -44,7 +44,7 @@ class SpanFeatures(Features):
     Questions and their contexts:
     * `contexts` are the C distinct contexts.
     * `context` int64 [Q] is the index of each question's context in `contexts`.
-    * `query_ids` int32 are the tokens of all questions, `query` the slices of the questions in them.
+    * `query_ids` int32 are the tokens of all questions. `query_slices` has the slice of each question in them.
     * `truncated` counts the questions of more than `settings.max_query_length` tokens.
 
     Windows, grouped by question:
@@ -59,7 +59,7 @@ class SpanFeatures(Features):
     contexts: TokenizedTexts
     context: Int64
     query_ids: Int32
-    query: TokenSlices
+    query_slices: TokenSlices
     question: Int64
     context_offset: Int64
     context_length: Int64
@@ -71,21 +71,21 @@ class SpanFeatures(Features):
 
     @property
     def lengths(self) -> Int64:
-        return self.context_length + self.query.length[self.question] + SPECIALS
+        return self.context_length + self.query_slices.length[self.question] + SPECIALS
 
     def context_position(self, index: Int64) -> Int64:
         """Return the position of the first context token in each window [B], counted from [CLS]: int64 [B]."""
-        return self.query.length[self.question[index]] + _SPECIALS_BEFORE_CONTEXT
+        return self.query_slices.length[self.question[index]] + _SPECIALS_BEFORE_CONTEXT
 
-    def first_context_token(self, index: Int64) -> Int64:
+    def start_in_contexts(self, index: Int64) -> Int64:
         """Return the index of each window's first context token in the tokens of all contexts [P]: int64 [B]."""
         context = self.context[self.question[index]]
         return self.contexts.offsets[context] + self.context_offset[index]
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """Pack the windows at `index` [B]; return the batch and the windows' answers, int64 [B, 2]."""
-        query = (self.query_ids, self.query.select(self.question[index]))
-        window = (self.contexts.ids, TokenSlices(self.first_context_token(index), self.context_length[index]))
+        query = (self.query_ids, self.query_slices.select(self.question[index]))
+        window = (self.contexts.ids, TokenSlices(self.start_in_contexts(index), self.context_length[index]))
         is_pair = np.ones(len(index), dtype=bool)
         packed = pack_pairs(query, window, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
@@ -105,7 +105,8 @@ class SpanFeatures(Features):
         best_window: Int64 = window
         best_score = np.full(len(token), -np.inf)
         max_windows = 1 + int((last_window - first_window).max(initial=-1))  # of a question
-        for number in range(max_windows):  # score window `number` of each token's question, or the question's last one
+        for number in range(max_windows):
+            # Score each token in window `number` of its question. A question with fewer windows repeats its last one.
             other = np.minimum(first_window + number, last_window)
             left = token - self.context_offset[other]
             right = self.context_length[other] - 1 - left
@@ -128,19 +129,20 @@ def encode_spans(
     contexts = tokenize_with_offsets(list(context_index), vocabulary)
     context = np.fromiter((context_index[q.context] for q in questions), dtype=np.int64, count=len(questions))
     query_ids, whole_query = tokenize([q.question for q in questions], vocabulary)
-    query = TokenSlices(whole_query.start, np.minimum(whole_query.length, settings.max_query_length))
-    max_context_tokens = max_seq_length - SPECIALS - query.length
+    query_slices = TokenSlices(whole_query.start, np.minimum(whole_query.length, settings.max_query_length))
+    max_context_tokens = max_seq_length - SPECIALS - query_slices.length
     stride = np.minimum(settings.doc_stride, max_context_tokens)
     question, start, length = slide_windows(contexts.lengths[context], max_context_tokens, stride)
-    # An answer's tokens are counted from the context's first token, their positions in a window from [CLS].
+    # An answer's tokens are counted from the context's first token, their positions in a window from [CLS]. A
+    # missing answer has the tokens -1, which no window contains.
     answer = _answer_tokens(questions, contexts, context)[question]
     is_inside = (answer[:, 0] >= start) & (answer[:, 1] < start + length)
-    position = answer - start[:, None] + query.length[question][:, None] + _SPECIALS_BEFORE_CONTEXT
+    position = answer - start[:, None] + query_slices.length[question][:, None] + _SPECIALS_BEFORE_CONTEXT
     return SpanFeatures(
         contexts=contexts,
         context=context,
         query_ids=query_ids,
-        query=query,
+        query_slices=query_slices,
         question=question,
         context_offset=start,
         context_length=length,
@@ -148,7 +150,7 @@ def encode_spans(
         settings=settings,
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
-        truncated=int(np.count_nonzero(whole_query.length > query.length)),
+        truncated=int(np.count_nonzero(whole_query.length > query_slices.length)),
     )
 
 
@@ -261,7 +263,7 @@ def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
     row, column = np.nonzero(np.isfinite(batch.score))
     window = batch.window[row]
     # `first` and `last` are counted from [CLS]. The shift turns them into indices of the tokens of all contexts.
-    shift = features.first_context_token(window) - features.context_position(window)
+    shift = features.start_in_contexts(window) - features.context_position(window)
     start = features.contexts.starts[batch.first[row, column] + shift].astype(np.int64)
     end = features.contexts.ends[batch.last[row, column] + shift].astype(np.int64)
     return _ScoredSpans(features.question[window], start, end, batch.score[row, column])
