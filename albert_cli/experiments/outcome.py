@@ -55,7 +55,7 @@ class Outcome:
 
     plan: ExperimentPlan
     values: Mapping[str, Mapping[str, Mapping[int, float]]]
-    layer_steps: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
+    layer_distances: Mapping[str, Mapping[str, list[list[float]]]] = field(default_factory=dict)
     """Figure 1: variant -> measure, such as l2 -> for each seed, the distance between each layer's input and output."""
     curves: Mapping[str, Mapping[str, list[Curve]]] = field(default_factory=dict)
     """Variant -> mlm_loss, mlm_accuracy, … on held-out text -> for each seed, the curve."""
@@ -140,7 +140,7 @@ class _TaskMeasurement:
 def read_outcome(plan: ExperimentPlan) -> Outcome:
     """Read the results of all finished stages and test the claims against them."""
     values: dict[str, dict[str, dict[int, JackknifeEstimate]]] = {name: {} for name in plan.variants}
-    layer_steps: dict[str, dict[str, list[list[float]]]] = {}
+    layer_distances: dict[str, dict[str, list[list[float]]]] = {}
     curves: dict[str, dict[str, list[Curve]]] = {}
     task_titles: dict[str, str] = {}
     diverged: Counter[str] = Counter()
@@ -152,8 +152,8 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             values[run.variant].setdefault(metric, {})[run.seed] = estimate
         probe = read_result(plan, run.probe, StageRecord[ProbeResult])
         if probe is not None:
-            for name, layers in probe.layer_steps.items():
-                layer_steps.setdefault(run.variant, {}).setdefault(name, []).append(layers)
+            for measure, distances in probe.layer_steps.items():
+                layer_distances.setdefault(run.variant, {}).setdefault(measure, []).append(distances)
         if run.pretrain is not None:
             _, heldout_curves = read_curves(plan.directory(run.pretrain))
             for name, curve in heldout_curves.items():
@@ -168,7 +168,7 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
     return Outcome(
         plan,
         values={variant: _without_errors(metrics) for variant, metrics in values.items()},
-        layer_steps=layer_steps,
+        layer_distances=layer_distances,
         curves=curves,
         task_titles=task_titles,
         diverged=diverged,

@@ -42,12 +42,13 @@ from albert_cli.report.render import Cell, Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
 from albert_cli.results import RESULTS, standard_error
 
-# Titles and captions of figures: of curves by metric, and of the layers' distances by measure.
+# The title and the caption of each metric's figure.
 _CURVES: Final = {
     "mlm_loss": ("MLM loss", "Nats per masked token, on held-out text during training."),
     "mlm_accuracy": ("MLM accuracy", "Percent, on held-out text during training."),
     "order_accuracy": ("Sentence-pair accuracy", "Percent, on held-out pairs of the kind that each run trains on."),
 }
+# The title and the caption of the figure of each measure of distance.
 _LAYERS: Final = {
     "l2": ("Distance between a layer’s input and output", "Euclidean, mean over tokens of held-out text."),
     "degrees": ("Angle between a layer’s input and output", "Degrees, mean over tokens of held-out text."),
@@ -118,10 +119,10 @@ def write_report(outcome: Outcome) -> Path:
 
 
 def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
-    """Return the verdicts on the claims of all experiments in an output directory: for `--json`, and as text.
+    """Return the verdicts on the claims of all experiments in an output directory, as a dict and as text.
 
-    For `--json` they are by experiment and scale, such as "sharing-mini", and by statement. Raises `InputError` if no
-    experiment is finished.
+    The dict, for `--json`, has an experiment with its scale as key, such as "sharing-mini", and its verdict on each
+    statement as value. Raises `InputError` if no experiment is finished.
     """
     verdicts: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob(f"*/{RESULTS}")):
@@ -210,7 +211,7 @@ def _make_claim_section(checked: CheckedClaim) -> ClaimSection:
 def _format_value(finding: Finding, value: float | None) -> str:
     if value is None:
         return "not measured"
-    # All values in the condition may be counts, but a ratio of counts (`over`) is none.
+    # A condition on counts is exact. With `over`, its values are ratios of counts, which need decimals.
     is_count = finding.condition.is_exact and finding.condition.over is None
     return f"{value:,.0f}" if is_count else f"{value:.4g}"
 
@@ -294,15 +295,18 @@ def _tabulate_paper(outcome: Outcome, table: PaperTable) -> tuple[str, Table]:
 
 
 def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw Figure 1, how far each layer moves its input, with a line for each run; empty if it is not in the recipe."""
+    """Draw Figure 1 of the paper: how far each layer moves its input, with a line for each run.
+
+    There is one figure for each measure of distance, and none if the recipe does not request them.
+    """
     if "layers" not in outcome.plan.experiment.plots:
         return []
     drawings = []
-    for metric, (title, caption) in _LAYERS.items():
+    for measure, (title, caption) in _LAYERS.items():
         series = [
-            LineSeries(list(enumerate(layers, start=1)), color, "marked")
+            LineSeries(list(enumerate(distances, start=1)), color, "marked")
             for variant, color in colors.items()
-            for layers in outcome.layer_steps.get(variant, {}).get(metric, [])
+            for distances in outcome.layer_distances.get(variant, {}).get(measure, [])
         ]
         if series:
             image = figures.draw_curves(series, from_zero=True, x_label="layer")
@@ -337,7 +341,7 @@ def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
     if len(set(counts.values())) < 2:
         return []
     if outcome.plan.experiment.is_counted:
-        # `draw_dots` shows scores times 100, so 1e8 parameters are shown as 100 million.
+        # `draw_dots` multiplies its values by 100, so it shows parameters divided by 1e8 in millions.
         rows = [DotRow(titles[name], [count / 1e8], count / 1e8, colors[name]) for name, count in counts.items()]
         image = figures.draw_dots(rows)
         return [Figure("Parameters", "Parameters of every model, in millions", image, "Millions.")]

@@ -39,7 +39,7 @@ def merge_columns(columns: Row, prediction: Row, origin: str) -> dict[str, objec
     """Return an input's columns followed by the columns of its prediction.
 
     The prediction's id is left out if the input has columns, because one of them contains the id. Raises `InputError`
-    if the input has a column of the same name as the prediction, with another value. origin: the input's name.
+    if the input already has a column of the prediction, with another value. origin: the input's name.
     """
     if not columns:
         return dict(prediction)
@@ -127,7 +127,7 @@ class _DelimitedWriter:
         for row in flat_rows:
             if unknown := row.keys() - set(self._columns):
                 raise InputError(
-                    f"the key {min(unknown)!r} is new after {len(self._columns)} columns", "write --out FILE.jsonl"
+                    f"the header, which is already written, has no column {min(unknown)!r}", "write --out FILE.jsonl"
                 )
             self._writer.writerow([escape_formula(row.get(name, "")) for name in self._columns])
 

@@ -35,7 +35,8 @@ from albert_cli.model.heads import PretrainingModel
 _MAX_POSITION_DIMENSIONS: Final = 32  # embedding dimensions for positions; words and segments are zero there
 _POSITION_NORM: Final = 0.5  # norm of a position's vector relative to a word's
 _FREQUENCY_RANGE: Final = (0.05, 2.6)  # radians per position: wavelengths from about 126 down to 2.4 positions
-# The score before softmax of the position to which a neighbor head attends. It gets two thirds of the attention.
+# The score, before softmax, of the position to which a neighbor head attends. With it, two thirds of the head's
+# attention go to this position.
 _NEIGHBOR_SCORE: Final = 7.0
 _RANDOM_SCALE: Final = 0.3  # factor of random vectors (positions, segments, unseen tokens), so that words outweigh them
 _NORM_EXPONENT: Final = 0.5  # the norms of word vectors are raised to this power: frequent words dominate less
@@ -70,10 +71,12 @@ class InformedInit:
                 "use fewer neighbors, or a larger model.num_attention_heads",
             )
         sets_attention = bool(self.neighbors) or self.value_output_scale > 0
+        # On average, a projection from E to a smaller H preserves H / E of an embedding's squared norm: at this limit
+        # one half.
         if sets_attention and config.embedding_size > 2 * config.hidden_size:
             raise ConfigError(
-                f"init.neighbors and init.value_output_scale need an embedding that fits into the hidden state; "
-                f"model.embedding_size is {config.embedding_size}, model.hidden_size {config.hidden_size}",
+                "init.neighbors and init.value_output_scale need an embedding at most twice as wide as the hidden "
+                f"state; model.embedding_size is {config.embedding_size}, model.hidden_size {config.hidden_size}",
                 "use a smaller embedding_size, or init.neighbors = [] and init.value_output_scale = 0",
             )
         if self.neighbors and position_dimensions(config) < 4:
@@ -127,9 +130,9 @@ def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
     """
     norm_V1 = words_VW.norm(dim=1, keepdim=True)
     is_seen_V1 = norm_V1 > _UNSEEN_NORM
-    even_VW = words_VW * norm_V1.clamp(min=_UNSEEN_NORM) ** (_NORM_EXPONENT - 1)
-    scale = std / float(even_VW[is_seen_V1[:, 0]].std())
-    weight_VW.copy_(torch.where(is_seen_V1, even_VW * scale, _RANDOM_SCALE * weight_VW))
+    rescaled_VW = words_VW * norm_V1.clamp(min=_UNSEEN_NORM) ** (_NORM_EXPONENT - 1)
+    scale = std / float(rescaled_VW[is_seen_V1[:, 0]].std())
+    weight_VW.copy_(torch.where(is_seen_V1, rescaled_VW * scale, _RANDOM_SCALE * weight_VW))
 
 
 def _init_projection_and_attention(model: PretrainingModel, settings: InformedInit, generator: torch.Generator) -> None:
@@ -142,8 +145,9 @@ def _init_projection_and_attention(model: PretrainingModel, settings: InformedIn
         encoder.embeddings.word.weight[:, word_dims:] = 0
         encoder.embeddings.segment.weight[:, word_dims:] = 0
         _set_position_waves(encoder.embeddings.position.weight, encoder.embeddings.word.weight, word_dims)
-    # Each head adds `gain` times the words along min(d, W) random directions of the W word dimensions. On average all
-    # heads together then add `value_output_scale` times the words.
+    # Value and output of a head copy min(d, W) random directions of the W word dimensions, times `gain`. Each direction
+    # is thus copied by heads * min(d, W) / W heads on average. This gain makes the sum of their copies
+    # `value_output_scale` times the words.
     heads = config.num_attention_heads
     gain = settings.value_output_scale * word_dims / (heads * min(config.head_size, word_dims))
     # Head 0 stays free if the neighbors leave a head: fine-tuning may put an overlap head there (`overlap_heads`).
@@ -199,13 +203,13 @@ def _set_neighbor_head(
     width = config.head_size
     dimensions = projection_HK.shape[1]
     angle_F = offset * _frequencies(dimensions)
-    cosine = torch.arange(dimensions // 2)  # the dimensions of the cosines, and then of the sines
-    sine = cosine + dimensions // 2
+    cosine_dims = torch.arange(dimensions // 2)
+    sine_dims = cosine_dims + dimensions // 2
     rotation_dK = torch.zeros(width, dimensions)
-    rotation_dK[cosine, cosine] = angle_F.cos()
-    rotation_dK[sine, sine] = angle_F.cos()
-    rotation_dK[cosine, sine] = -angle_F.sin()
-    rotation_dK[sine, cosine] = angle_F.sin()
+    rotation_dK[cosine_dims, cosine_dims] = angle_F.cos()
+    rotation_dK[sine_dims, sine_dims] = angle_F.cos()
+    rotation_dK[cosine_dims, sine_dims] = -angle_F.sin()
+    rotation_dK[sine_dims, cosine_dims] = angle_F.sin()
     # After LayerNorm an embedding has the squared norm E, and its position has this fraction of it. So the key to which
     # the head attends has the score gain^2 * fraction * E / sqrt(d). This gain makes the score `_NEIGHBOR_SCORE`.
     fraction = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)
@@ -220,7 +224,7 @@ def _set_value_and_output(
 ) -> None:
     """Set a head's value to a random orthogonal map of the word dimensions, and its output to the scaled transpose.
 
-    The product of both is `gain` times the projection on d random directions of the words. `width` is d.
+    Together they copy min(d, W) random directions of the word dimensions, times `gain`. `width` is d.
     """
     rows = slice(head * width, (head + 1) * width)
     random_dW = nn.init.orthogonal_(torch.empty(width, projection_HW.shape[1]), generator=generator)

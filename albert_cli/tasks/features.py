@@ -65,8 +65,9 @@ class Features(ABC):
     def eval_batches(self, max_tokens: int) -> Iterator[Int64]:
         """Yield the indices of batches that together have every item once, the longest items first.
 
-        Padded to its longest item, as attention pads it on a CPU, a batch of several items has at most `max_tokens`
-        tokens. The first batch needs the most memory, so if memory is too small, evaluation fails at once.
+        A batch of several items has at most `max_tokens` tokens, including the padding to its longest item that
+        attention adds on a CPU. The first batch needs the most memory, so if memory is too small, evaluation fails at
+        once.
         """
         padded_lengths = self.lengths * self.sequences_per_item
         order = np.argsort(-padded_lengths, kind="stable")
@@ -101,8 +102,9 @@ def slide_windows(lengths: Int64, size: Int64 | int, step: Int64 | int) -> Slidi
     beyond_first = np.maximum(0, lengths - sizes)  # tokens after the first window
     counts = 1 + (beyond_first + steps - 1) // steps  # the division rounds up
     sequence = np.repeat(np.arange(len(lengths)), counts)
-    number = concatenate_ranges(np.zeros_like(counts), counts)  # of a window in its sequence, from 0
-    start = number * steps[sequence]
+    # The windows of each sequence are numbered from 0.
+    window_number = concatenate_ranges(np.zeros_like(counts), counts)
+    start = window_number * steps[sequence]
     return SlidingWindows(sequence, start, np.minimum(lengths[sequence] - start, sizes[sequence]))
 
 
@@ -155,6 +157,7 @@ class TokenizedTexts:
         # Shift the positions in each text beyond those in the previous texts, so that one search finds all spans.
         stride = 1 + max(int(self.ends.max(initial=0)), int(end.max(initial=0)))
         shift = np.repeat(np.arange(len(self.lengths)) * stride, self.lengths)
+        # The first token is the first that ends after `start`, the last token the last that begins before `end`.
         first = np.searchsorted(shift + self.ends, text * stride + start, side="right")
         last = np.searchsorted(shift + self.starts, text * stride + end, side="left") - 1
         first_of_text = self.offsets[:-1][text]

@@ -1,6 +1,7 @@
-"""Measure how well a vocabulary, and smaller ones with only its best tokens, cover and split a text.
+"""Measure a vocabulary on a text: the characters that it covers, and the tokens into which it splits words.
 
-The statistics are a part of `vocabulary.json`. The names of their fields call a token a piece, as SentencePiece does.
+The vocabulary is also pruned to its best tokens, and measured again. The statistics are a part of `vocabulary.json`.
+The names of their fields call a token a piece, as SentencePiece does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from albert_cli import console
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
 
-_MEASURED_SENTENCES = 20_000  # enough for tokens per word with an error of about 0.2 %
+_MIN_MEASURED_SENTENCES = 20_000  # the error of the tokens per word is then about 0.2 %
 _PRUNED_FRACTIONS = (1, 1 / 2, 1 / 4)  # fractions of the vocabulary's size; 1 is for comparison
 _MAX_LISTED = 10  # tokens or characters in each list of examples
 
@@ -42,9 +43,11 @@ class PrunedRates(TokenRates):
 class TokenStatistics(TokenRates):
     """Measurements of a vocabulary on `measured_on` sentences.
 
-    character_coverage: fraction of the running text's characters, without spaces, that have a token;
-    distinct_characters: number of different characters in the text; characters_without_piece: number of those that have
-    no token; pruned: the rates of smaller vocabularies.
+    * `character_coverage` is the fraction of the text's characters, without spaces, that have a token. A character
+      counts as often as it occurs.
+    * `distinct_characters` is the number of different characters in the text, `characters_without_piece` the number of
+      those that have no token, and `most_frequent_without_piece` lists the most frequent.
+    * `pruned` has the rates of smaller vocabularies.
     """
 
     measured_on: int
@@ -59,7 +62,8 @@ class TokenStatistics(TokenRates):
 
 def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]) -> TokenStatistics:
     """Measure a vocabulary on cleaned sentences; the result is unbiased if the vocabulary was not trained on them."""
-    measured = sentences[:: max(1, len(sentences) // _MEASURED_SENTENCES)]  # evenly spaced
+    # Evenly spaced sentences: at least the minimum, if there are as many, and fewer than twice the minimum.
+    measured = sentences[:: max(1, len(sentences) // _MIN_MEASURED_SENTENCES)]
     normalized = [vocabulary.normalize(sentence) for sentence in measured]
     pieces = set(vocabulary.pieces)
     character_counts = Counter("".join(normalized).replace(" ", ""))

@@ -151,7 +151,7 @@ def test_informed_init_equal_seeds_give_equal_weights() -> None:
     [
         (replace(FULL, neighbors=(-2, -1, 0, 1, 2)), {}, "takes 5 attention heads, the model has 4"),
         (FULL, {"num_attention_heads": 48}, "too narrow"),
-        (FULL, {"embedding_size": 256}, "an embedding that fits"),
+        (FULL, {"embedding_size": 256}, "at most twice as wide"),
         (FULL, {"embedding_size": 15}, "heads of width 4 or more, and an embedding_size of 16 or more"),
     ],
 )

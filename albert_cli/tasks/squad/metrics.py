@@ -38,8 +38,8 @@ class SpanScore(NamedTuple):
 def score_answer(prediction: str, golds: Sequence[str], version: Version = "2.0") -> SpanScore:
     """Return the best exact match and the best F1 over all gold answers.
 
-    In version 2.0, `golds` may be empty: an empty answer is then correct, with exact match and F1 1. Gold answers that
-    are empty after normalization are ignored. In version 1.1 an empty answer always has F1 0.
+    In version 2.0, `golds` may be empty: an empty answer then scores 1 in both. Gold answers that are empty after
+    normalization are ignored. In version 1.1 the F1 of an empty answer is always 0.
     """
     if version == "2.0":
         golds = [gold for gold in golds if normalize_answer(gold)] or [""]
@@ -70,14 +70,17 @@ def find_best_threshold(
     Questions with null scores above the threshold are left unanswered. `scores` [Q] are EM or F1 of the predictions.
     `is_answered` [Q] is true for a prediction that is not empty, `has_answer` [Q] for a question with a gold answer.
 
-    As in the published script, the questions are answered one by one, in ascending order of their null scores. The
-    threshold is the null score of the question with which the mean score first reaches its maximum, or 0 if the mean
-    score is best without any answer. Questions with equal null scores are answered one by one, too, so the returned
-    score may be one that no threshold gives.
+    As in the published script, the questions are answered one by one, in ascending order of their null scores. The mean
+    score changes with each answer. The threshold is the null score of the question at which the mean score first
+    reaches its maximum, or 0 if the mean score is best without any answer.
+
+    The maximum may lie between two questions with equal null scores. No threshold separates these questions, so the
+    returned score may then be higher than the score at the threshold.
     """
     answerable = np.asarray(has_answer, dtype=bool)
     score_if_unanswered = float(np.count_nonzero(~answerable))
-    # Answering a question adds its score, or loses the point for leaving an unanswerable question unanswered.
+    # An answer to an answerable question adds its score. An answer to an unanswerable question loses the point that the
+    # question has while it is unanswered.
     gains = np.where(answerable, scores, -np.asarray(is_answered, dtype=np.float64))
     order = np.argsort(null_scores, kind="stable")
     # A running sum in this order has the same rounding errors as in the published script, so the maximum is the same.
