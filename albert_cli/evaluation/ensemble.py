@@ -24,7 +24,7 @@ from albert_cli.inference.table_predictions import predict_test_file_with_ensemb
 from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult
 from albert_cli.tasks.base import Array, Example
 from albert_cli.training import run
-from albert_cli.training.task_inputs import Inputs, encode_examples
+from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import score_majority
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
@@ -99,7 +99,7 @@ def evaluate_ensemble(
             seconds=round(time.monotonic() - started, 2),
         )
         result.write(out / RESULTS)
-    predict = _predict_together(request, result.chosen)
+    predict = _predict_together(request, result.chosen, first=str(directories[0]))
     # The test file of a table is read with the columns that the first member's fine-tuning recorded.
     finetuned = members.prepared.checkpoint.finetuned_task
     predict_test_file_with_ensemble(task, lambda examples: predict(name, examples), finetuned, out)
@@ -108,13 +108,17 @@ def evaluate_ensemble(
     return result
 
 
-def _predict_together(request: TaskRequest, checkpoints: Sequence[str]) -> submission.PredictTestSet:
-    """Return a function that predicts test sets with the average outputs of several checkpoints."""
+def _predict_together(request: TaskRequest, checkpoints: Sequence[str], first: str) -> submission.PredictTestSet:
+    """Return a function that predicts test sets with the average outputs of several checkpoints.
+
+    first: the ensemble's first member, which need not be one of `checkpoints`. The outputs are in the order of its
+    classes, as in `predict_dev`.
+    """
 
     def predict(name: str, examples: Sequence[Example]) -> Array:
+        task = prepare_evaluation(name, replace(request, checkpoint=first)).task
         members = [prepare_evaluation(name, replace(request, checkpoint=checkpoint)) for checkpoint in checkpoints]
-        outputs = [predict_examples(member, examples) for member in members]
-        return cast(Array, members[0].task.average(outputs))
+        return cast(Array, task.average([predict_examples(member, examples, task) for member in members]))
 
     return predict
 
@@ -189,14 +193,9 @@ def predict_dev(member: PreparedTask, first: PreparedTask, inputs: Inputs) -> ob
             f"{first.checkpoint.directory} ({', '.join(first.checkpoint.labels)})",
             "an ensemble needs models of the same task",
         )
-    # With `task`, loading puts the member's outputs into the order of the first member's classes.
-    model = load_model(replace(member, task=task, device=first.device))
     if member is first:
-        features = inputs.dev
-    else:
-        length = member.recipe.data.max_seq_length
-        features = encode_examples(member.task, inputs.dev_examples, member.vocabulary, length)
-    return task.predict(model, features, first.device)
+        return task.predict(load_model(first), inputs.dev, first.device)
+    return predict_examples(replace(member, device=first.device), inputs.dev_examples, task)
 
 
 def select_greedily(scores: Sequence[float], score_together: Callable[[Sequence[int]], float]) -> list[int]:

@@ -16,7 +16,7 @@ from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, require_own_output
 from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, read_result
-from albert_cli.tasks.base import PREDICTIONS, Example
+from albert_cli.tasks.base import PREDICTIONS, AnyTask, Example
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
 from albert_cli.training import capacity, run
 from albert_cli.training.task_inputs import Inputs, encode_examples
@@ -150,9 +150,14 @@ def load_model(prepared: PreparedTask) -> nn.Module:
     return prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
 
 
-def predict_examples(prepared: PreparedTask, examples: Sequence[Example]) -> object:
-    """Return the outputs of the checkpoint's head for N examples, in the task's form, such as logits [N, classes]."""
+def predict_examples(prepared: PreparedTask, examples: Sequence[Example], task: AnyTask | None = None) -> object:
+    """Return the outputs of the checkpoint's head for N examples, in the task's form, such as logits [N, classes].
+
+    task: the same task with the classes in another order, which is then the order of the outputs.
+    """
     features = encode_examples(prepared.task, examples, prepared.vocabulary, prepared.recipe.data.max_seq_length)
+    if task is not None:
+        prepared = replace(prepared, task=task)  # loading a model puts its outputs into the order of the task's classes
     return prepared.task.predict(load_model(prepared), features, prepared.device)
 
 

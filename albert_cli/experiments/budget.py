@@ -6,7 +6,7 @@ Hours follow from the FLOPs and the speed of a device, which is measured (`--tfl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -155,7 +155,8 @@ def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
             if task_scores:
                 stages += run.tasks.values()
             hours += sum(_plan_stage(plan, run, stage).device_hours for stage in stages)
-    return Decidability(_find_obstacle(plan, task_scores, num_seeds), hours / num_seeds * _SEEDS_TO_DECIDE)
+    obstacle = _find_obstacle(plan, set(claim.variants), task_scores, num_seeds)
+    return Decidability(obstacle, hours / num_seeds * _SEEDS_TO_DECIDE)
 
 
 def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
@@ -176,11 +177,14 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
     )
 
 
-def _find_obstacle(plan: ExperimentPlan, task_scores: set[str], num_seeds: int) -> str:
+def _find_obstacle(plan: ExperimentPlan, variants: Set[str], task_scores: Set[str], num_seeds: int) -> str:
     """Return the reason why the planned runs cannot decide a claim; "" if they can.
 
-    task_scores: the metrics of tasks in the claim, without the prefix `task_`.
+    variants: the variants that the claim compares. task_scores: the metrics of tasks in the claim, without the prefix
+    `task_`.
     """
+    if missing := sorted(variants - {run.variant for run in plan.runs}):
+        return f"the plan leaves out the variants {', '.join(missing)}"
     # A score has the name of its task, with or without a suffix: squad1, squad1_f1.
     is_skipped = any(f"{score}_".startswith(f"{name}_") for score in task_scores for name in plan.skipped)
     no_tasks = not any(run.tasks for run in plan.runs)
@@ -238,7 +242,7 @@ def _format_claim(plan: ExperimentPlan, claim: PaperClaim, decidability: Decidab
     """Return a claim with its conditions and a line about deciding it, each on an indented line."""
     reason = decidability.reason
     cost = f"two seeds of its variants take {_format_hours(decidability.device_hours)} {_device_name(plan)}-hours"
-    if decidability.device_hours == 0:  # only counts are compared, or the claim's variants are not in the plan
+    if decidability.device_hours == 0:  # no variant of the claim is trained
         summary = reason if reason else "decided by counting"
     elif reason:
         summary = f"cannot be decided: {reason} ({cost})"

@@ -148,8 +148,8 @@ def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
 def _decide(condition: Condition, bound: float, low: float, high: float) -> Verdict:
     """Return the verdict for a mean with the confidence bounds `low` and `high`.
 
-    The condition holds if both are beyond `bound`, by however little. Otherwise it fails if neither is more than
-    `condition.smallest_difference` beyond `bound`, because such a difference counts as none.
+    The condition holds if both are beyond `bound`, by however little. Otherwise the difference is not certain, and the
+    condition fails if neither is more than `condition.smallest_difference` beyond `bound`.
     """
     match condition.must:
         case "above":

@@ -186,7 +186,7 @@ class Condition:
 
     @property
     def smallest_difference(self) -> float:
-        """The largest difference that counts as none: 0, unless the claim is only that one score is higher."""
+        """Half a point if one score must be higher than another, else 0: the use is in `claims._decide`."""
         if self.bound == 0 and self.minus and all(map(is_score, self.metrics)):
             return SMALLEST_DIFFERENCE
         return 0.0

@@ -83,8 +83,9 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
                 hint = "choose the format of these files with --format"
                 raise InputError(f"{part.location(number)}: text outside of <doc>", hint)
             continue
-        article.append(line.removesuffix(_DOC_END))
-        if line.rstrip().endswith(_DOC_END):
+        text = line.rstrip()
+        article.append(text.removesuffix(_DOC_END))
+        if text.endswith(_DOC_END):
             yield from iter_checked_text("\n".join(article), part, article_line, settings, counter)
             article = None
     if article is not None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.evaluation import ensemble
 from albert_cli.evaluation.ensemble import evaluate_ensemble, predict_dev, select_greedily
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.tasks.classification import softmax
@@ -124,3 +125,26 @@ def test_ensemble_predicts_the_test_file_of_a_table(encoder: Path, tmp_path: Pat
     assert [row["key"] for row in predicted] == ["x", "y"]
     mean = np.mean(probabilities_of_a, axis=0)
     assert [float(row["probability_a"]) for row in predicted] == pytest.approx(mean.tolist(), abs=2e-5)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("chosen", [[0, 1], [1]])
+def test_ensemble_predicts_in_the_first_members_label_order(
+    first: str, chosen: list[int], encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = str(write_splits(tmp_path / "data", ("no", "yes"), "train", "dev"))
+    for name, labels in (("a", '["no", "yes"]'), ("b", '["yes", "no"]')):
+        finetune(prepare("table", str(encoder), data, (*QUICK, f"table.labels={labels}"), "cpu"), tmp_path / name, 0)
+    folder = write_splits(tmp_path / "new", ("no", "yes"), "dev", "test")  # without train, a member has its own order
+    monkeypatch.setattr(ensemble, "select_greedily", lambda scores, score_together: chosen)
+    members = [tmp_path / first, tmp_path / ("b" if first == "a" else "a")]
+    albert("ensemble", "table", *members, "--data", folder, "--device", "cpu", "--out", tmp_path / "both")
+    predicted = []
+    for member in (members[i] for i in chosen):
+        call = ["predict", member, "--input", folder / "test.tsv", "--device", "cpu", "--precision", "fp32"]
+        predicted.append([json.loads(line)["probabilities"]["yes"] for line in albert(*call).out.splitlines()])
+    with (tmp_path / "both" / "predictions.test.tsv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t"))
+    expected = np.mean(predicted, axis=0)
+    assert not np.allclose(expected, 1 - expected, atol=1e-4)
+    assert [float(row["probability_yes"]) for row in rows] == pytest.approx(expected.tolist(), abs=2e-5)

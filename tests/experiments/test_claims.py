@@ -145,7 +145,7 @@ def test_claim_has_the_verdict_of_its_worst_condition(verdicts: tuple[float, flo
         ((0.5000, 0.5020), 0.001, NOISY),  # a margin is taken as it is
     ],
 )
-def test_difference_below_half_a_point_is_none(scores: tuple[float, float], bound: float, verdict: str) -> None:
+def test_uncertain_difference_below_half_a_point_fails(scores: tuple[float, float], bound: float, verdict: str) -> None:
     condition = Condition("a.mlm_accuracy", "above", bound, minus=("b.mlm_accuracy",))
     assert check_condition(condition, values(a=list(scores), b=[0.5, 0.5])).verdict == verdict
     reversed_condition = Condition("b.mlm_accuracy", "below", -bound, minus=("a.mlm_accuracy",))

@@ -233,6 +233,15 @@ def test_claim_about_a_skipped_task_is_undecidable() -> None:
     assert "--tasks" in judge_decidability(plan, claim).reason
 
 
+def test_claim_about_a_variant_outside_the_plan_is_undecidable() -> None:
+    experiment = recipe.load_experiment("embedding")
+    scale = dataclasses.replace(experiment.scales["mini"], variants=("all-64",))
+    experiment = dataclasses.replace(experiment, scales={**experiment.scales, "mini": scale})
+    plan = make_plan(experiment, ExperimentRequest("mini", Path("out"), dry_run=True))
+    claim = recipe.PaperClaim("", "", "", (recipe.Condition("all-128.mlm_accuracy", "above", 0.5),))
+    assert judge_decidability(plan, claim).reason == "the plan leaves out the variants all-128"
+
+
 # Lowest and highest values of models that have learned nothing but the frequencies of pieces and classes.
 NOTHING = {
     "mlm_accuracy": (0.0, 0.15), "own_mlm_accuracy": (0.0, 0.15), "mlm_loss": (5.0, 8.0), "sop_accuracy": (0.49, 0.51),

@@ -14,7 +14,7 @@ from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.work_units import split_sources
 from tests.helpers.text_files import read_texts
 
-ARTICLE = '<doc id="1" url="https://example.org/?curid=1" title="One">\nOne\n\nFirst. Second.\n\nThird.\n</doc>\n'
+ARTICLE = '<doc id="1" url="https://example.org/?curid=1" title="One">\nOne\n\nFirst. Second.\n\nThird.\n</doc> \n'
 RECORDS = [{"id": 1, "text": "One."}, {"id": 2, "text": None}, {"id": 3, "text": ["Two.", "Three."]}]
 
 
@@ -34,7 +34,7 @@ def test_wikiextractor_output_is_read_as_it_comes(tmp_path: Path, name: str, kin
         assert texts == ["One First. Second. Third.", "Two First. Second. Third."]
 
 
-@pytest.mark.parametrize("text", [ARTICLE[:-7], ARTICLE[:-7] + ARTICLE, "Stray text.\n" + ARTICLE])
+@pytest.mark.parametrize("text", [ARTICLE[:-8], ARTICLE[:-8] + ARTICLE, "Stray text.\n" + ARTICLE])
 def test_wikiextractor_truncated_output_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "wiki_00").write_text(text)
     with pytest.raises(InputError, match=r"wiki_00:1: "):
