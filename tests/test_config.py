@@ -279,6 +279,11 @@ def test_malformed_override_is_rejected(text: str) -> None:
         config.parse_override(text)
 
 
+def test_override_that_is_no_utf8_is_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"-s warm_start\.checkpoint=….*not valid UTF-8"):
+        config.parse_override("warm_start.checkpoint=/tmp/caf\udce9")
+
+
 def test_overrides_are_checked_like_the_recipe() -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'optimizer\.lrr'"):
         config.load_recipe(PretrainRecipe, "albert-base", ["optimizer.lrr=1"])

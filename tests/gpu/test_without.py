@@ -36,6 +36,7 @@ from albert_cli.tasks.squad import head
 from albert_cli.tasks.squad.head import BeamQuestionAnswering
 from albert_cli.training import capacity, device, loop, objectives, plan
 from albert_cli.training.device import prepare_model
+from albert_cli.training.distill import DistillSettings
 from albert_cli.training.loop import Loop, StepResult, measure_step_seconds
 from albert_cli.training.pretrain_recipe import BatchSettings
 from albert_cli.training.settings import TrainSettings
@@ -464,6 +465,17 @@ def test_resolve_micro_tokens_grow_with_free_memory(monkeypatch: pytest.MonkeyPa
     assert plan.resolve_micro_tokens(recipe, CPU, 1) == 0
     unresolved = replace(recipe, batch=BatchSettings(micro_tokens="auto"))
     assert unresolved.sequences_per_micro_batch == recipe.train.micro_batch_size
+
+
+def test_resolve_micro_tokens_leave_room_for_the_teacher(
+    monkeypatch: pytest.MonkeyPatch, make_job: MakeJob, finished: Path
+) -> None:
+    recipe = make_job(train__precision="bf16", train__compile="off", train__batch_size=4096).settings
+    distilled = replace(recipe, distill=DistillSettings(str(finished)))
+    free = int(plan.estimate_run_memory(distilled, CUDA, 5).total / 0.9) + 1
+    monkeypatch.setattr(capacity, "available_memory", lambda device: free)
+    assert plan.resolve_micro_tokens(recipe, CUDA, 1) > plan.resolve_micro_tokens(distilled, CUDA, 1)
+    assert plan.resolve_micro_tokens(distilled, CUDA, 1) == 5 * recipe.data.max_seq_length
 
 
 def test_count_sent_bytes_depends_on_ranks_and_precision(make_job: MakeJob) -> None:

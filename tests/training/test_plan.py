@@ -12,6 +12,7 @@ import pytest
 from albert_cli import machine, store
 from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.errors import BusyError, ConfigError
 from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import RunPlan
@@ -82,7 +83,7 @@ def test_plan_measures_a_micro_batch_that_fits_into_memory(
     half = plan_with(0.6 * needed)
     assert measured == [64, 32]
     assert "warning" not in warnings[0]
-    assert "train.micro_batch_size, which changes no result" in warnings[1]
+    assert "lower train.micro_batch_size, which changes dropout" in warnings[1]
     assert half.duration.seconds == 30 * 0.5 * 2  # a step is two of the measured micro-batches
     assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.as_text()
     unmeasured = plan_with(1e3).duration
@@ -157,3 +158,15 @@ def test_time_budget_keeps_shape_of_schedule(
     growing = plan_with("batch.warmup_steps=500", "batch.warmup_from=1", "train.eval_every=1000000")
     assert growing.batch_warmup_steps == pytest.approx(growing.steps / 2, abs=1)
     assert growing.steps == pytest.approx(0.97 * 3600 / 0.0075, rel=0.1)
+
+
+def test_plan_checks_resume_as_a_run_does(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        plan_pretraining(str(recipe), tiny_data, tmp_path / "run", resume="must", device="cpu")
+    with pytest.raises(BusyError):
+        plan_pretraining(str(recipe), tiny_data, finished, resume="never", device="cpu")
+
+
+def test_pretrain_teacher_with_any_name_is_found_or_named(tiny_data: Path, tmp_path: Path) -> None:
+    call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", tmp_path / "run", "--device", "cpu", "--teacher"]
+    assert "lehrer😀" in albert(*call, tmp_path / "lehrer😀", expect=4).err

@@ -70,12 +70,25 @@ def test_resolve_recipe_unfinished_warmup_of_parent_is_not_kept() -> None:
     assert (first.schedule.warmup_steps, resumed.schedule.warmup_steps) == (10, 150), "so the caller sees the change"
 
 
-def test_resolve_recipe_no_steps_left_raises() -> None:
-    recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=replace(SCHEDULE, total_steps=50))
+@pytest.mark.parametrize("total_steps", [5, 50])
+def test_resolve_recipe_no_steps_left_raises(total_steps: int) -> None:
+    schedule = ScheduleSettings(total_steps=total_steps, warmup_steps=1)
+    recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=schedule)
     environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN)
-    with pytest.raises(ConfigError, match=r"is at step 50, and schedule\.total_steps is 50") as error:
+    with pytest.raises(ConfigError, match=rf"is at step 50, and schedule\.total_steps is {total_steps}") as error:
         resolve_recipe(recipe, environment, None)
     assert "-s schedule.total_steps=100" in str(error.value.hint)
+
+
+def test_resolve_recipe_time_budget_replaces_too_few_steps() -> None:
+    def fit_steps(recipe: PretrainRecipe) -> PretrainRecipe:
+        return replace(recipe, schedule=replace(recipe.schedule, total_steps=77))
+
+    schedule = ScheduleSettings(total_steps=5, warmup_steps=1)
+    recipe = replace(RECIPE, warm_start=WarmStart(continues="run"), schedule=schedule)
+    environment = replace(ENVIRONMENT, parent_fingerprint="f00d", parent_run=PARENT_RUN, fit_steps=fit_steps)
+    resolved = resolve_recipe(recipe, environment, None)
+    assert (resolved.schedule.total_steps, resolved.schedule.warmup_steps) == (77, 10)
 
 
 def test_list_changes_leaves_out_unused_and_safe_keys() -> None:

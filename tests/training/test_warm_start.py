@@ -415,3 +415,13 @@ def test_continued_run_invalid_parent_raises(
         with pytest.raises((ConfigError, CheckpointError), match=message):
             pretrain(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_resumed_run_without_a_model_section_needs_no_parent(finished: Path, tiny_data: Path, tmp_path: Path) -> None:
+    parent = Path(shutil.copytree(finished, tmp_path / "parent"))
+    settings = [f"warm_start.checkpoint={parent}", "schedule.total_steps=4", "schedule.warmup_steps=1"]
+    settings += ["train.batch_size=4", "train.precision=fp32", "train.eval_sequences=8", "data.max_seq_length=32"]
+    call = ("continue", tiny_data, tmp_path / "run", settings)
+    first = pretrain(*call, device="cpu")
+    shutil.rmtree(parent)
+    assert pretrain(*call, device="cpu").steps == first.steps == 4
