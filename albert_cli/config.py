@@ -162,6 +162,10 @@ def parse_override(text: str) -> dict[str, object]:
     if not equals or not all(keys):
         raise ConfigError(f"-s {text}: expected section.key=value", "for example -s optimizer.lr=1e-3")
     try:
+        value_text.encode()
+    except UnicodeEncodeError:  # of bytes in the command line that are no UTF-8, which TOML needs
+        raise ConfigError(f"-s {full_key}=…: the value is not valid UTF-8", "rename the file or directory") from None
+    try:
         value: object = tomllib.loads(f"value = {value_text}")["value"]
     except (ValueError, RecursionError):
         value = value_text.strip()

@@ -8,7 +8,7 @@ Shapes: T tokens of a batch, N sequences, S tokens of the longest sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from albert_cli.tasks.token_features import IGNORED
 
 HfForward = Callable[..., Any]  # a model of `transformers`, or its compiled form
 
+_ALONE: Final = "leave out --against (in `bench step`: use --alone)"
+
 
 def make_transformers_model(model: nn.Module) -> nn.Module:
     """Return the model of `transformers` with the weights of `model`, in training mode, on the same device.
@@ -34,14 +36,14 @@ def make_transformers_model(model: nn.Module) -> nn.Module:
         import transformers
     except ImportError:
         message = "transformers is not installed, so there is nothing to compare with"
-        raise ConfigError(message, "pip install transformers, or use --alone") from None
+        raise ConfigError(message, f"pip install transformers, or {_ALONE}") from None
     transformers.logging.set_verbosity_error()
     assert isinstance(model, PretrainingModel | SequenceClassifier | TokenClassifier)
     config = model.config
     hf_type = model_type(config)
     if hf_type not in ("albert", "bert"):
         message = "transformers cannot express this shape, so there is nothing to compare with"
-        raise ConfigError(message, "choose another shape, or use --alone")
+        raise ConfigError(message, f"choose another shape, or {_ALONE}")
     architecture = "ForPreTraining"
     labels: tuple[str, ...] = ()
     if not isinstance(model, PretrainingModel):

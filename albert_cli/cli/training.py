@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +65,7 @@ def pretrain(
     if keep is not None:
         changes.append(f"train.keep={keep}")
     if teacher:
-        changes.append(f"distill.teacher={json.dumps(teacher)}")
+        changes.append(f"distill.teacher={config.format_toml_value(teacher)}")
     if show_config:
         loaded = pretraining.load_recipe_for_data(recipe, data, changes)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())
@@ -74,7 +73,9 @@ def pretrain(
         from albert_cli.training.plan import check_disk
 
         # This call prints the plan; the next line adds the estimated duration.
-        plan = pretraining.plan_pretraining(recipe, data, out, changes, max_time=max_time, device=device, verify=verify)
+        plan = pretraining.plan_pretraining(
+            recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
+        )
         console.print_result(plan.as_json(), plan.duration.as_text())
         check_disk(plan.recipe, out)  # after the plan, which is printed even if the disk is too small
     else:

@@ -36,10 +36,13 @@ Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant 
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a condition, with the left side of each seed, the mean over seeds, and the bounds of the mean."""
+    """The verdict on a condition, with the left side of each seed, the mean over seeds, and the bounds of the mean.
+
+    The left side is None after a division by zero. The mean and the bounds are None if they are unknown.
+    """
 
     condition: Condition
-    by_seed: Mapping[int, float]
+    by_seed: Mapping[int, float | None]
     mean: float | None = None
     low: float | None = None
     high: float | None = None
@@ -95,13 +98,15 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     """Test a condition against the measured values; runs of the same seed are compared.
 
     The verdict is `NOT_MEASURED` without a seed that has measured all values. It is `NOISY` after a division by zero
-    and, except for counts, with a single seed.
+    and, except for counts, with a single seed or an unknown error.
     """
     estimates = _compute_left_side(condition, values)
     if not estimates:
         return Finding(condition, {}, verdict=NOT_MEASURED)
-    by_seed = {seed: float(estimate[0]) for seed, estimate in estimates.items()}
-    numbers = np.array(list(by_seed.values()))
+    numbers = np.array([estimate[0] for estimate in estimates.values()])
+    by_seed = {seed: float(x) if math.isfinite(x) else None for seed, x in zip(estimates, numbers, strict=True)}
+    if not np.isfinite(numbers).all():
+        return Finding(condition, by_seed)
     mean = float(numbers.mean())
     bound = condition.bound
     if isinstance(bound, str):
@@ -109,13 +114,15 @@ def check_condition(condition: Condition, values: Values) -> Finding:
         bound = float(np.mean([estimate[0] for estimate in _look_up(bound, values).values()]))
     if condition.is_exact:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))
-    if len(numbers) < 2 or not np.isfinite(numbers).all():
+    if len(numbers) < 2:
         return Finding(condition, by_seed, mean)
     from scipy.stats import norm, sem, t
 
     seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)
     jackknife_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
     margin = math.hypot(seed_margin, jackknife_margin)  # the two errors are independent
+    if not math.isfinite(margin):  # a part of the values has no jackknife error
+        return Finding(condition, by_seed, mean)
     low = mean - margin
     high = mean + margin
     return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))

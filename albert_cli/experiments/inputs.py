@@ -16,7 +16,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
 from albert_cli.experiments.recipe import ExperimentScale
-from albert_cli.experiments.word_order_pairs import PAIRS_FILE
+from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import find_task
 
@@ -78,7 +78,7 @@ def plan_minimal_pairs(request: ExperimentRequest, scale: ExperimentScale) -> Da
         return DataInput(store.sha256_file(request.minimal_pairs), str(request.minimal_pairs))
     data = plan_data(request, scale, "usual")
     argv = [data.path, "--out", OUT]  # without a command, because the stage runs a module (`plan.MODULES`)
-    facts = {"data": data.identity}
+    facts: dict[str, object] = {"data": data.identity, "pairs": MAX_PAIRS}
     stage = create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv)
     return DataInput(stage.id, str(request.directory(stage) / PAIRS_FILE), (stage,))
 

@@ -8,6 +8,7 @@ file of pairs has the layout of BLiMP (Warstadt et al., 2020, arXiv 1912.00582);
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +82,8 @@ def read_minimal_pairs(path: Path) -> list[MinimalPair]:
     if not path.is_file():
         raise InputError(f"{path}: no such file", "name a JSON Lines file with sentence_good and sentence_bad")
     pairs = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 pairs.append(MinimalPair.model_validate_json(line))

@@ -308,7 +308,7 @@ def _compute_speedups(values: Values, baseline: str) -> dict[str, dict[int, Jack
     Only seeds that were measured for both are compared.
     """
     seconds_per_step = {name: _compute_seconds_per_step(metrics) for name, metrics in values.items()}
-    baseline_seconds = seconds_per_step[baseline]
+    baseline_seconds = seconds_per_step.get(baseline, {})  # empty if the scale leaves the baseline out
     speedups = {}
     for variant, by_seed in seconds_per_step.items():
         ratios = {seed: baseline_seconds[seed] / by_seed[seed] for seed in by_seed if seed in baseline_seconds}

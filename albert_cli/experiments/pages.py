@@ -121,13 +121,15 @@ def write_report(outcome: Outcome) -> Path:
 def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
     """Return the verdicts on the claims of all experiments in an output directory, as a dict and as text.
 
-    The dict, for `--json`, has an experiment with its scale as key, such as "sharing-mini", and its verdict on each
-    statement as value. Raises `InputError` if no experiment is finished.
+    The dict, for `--json`, has the name of an experiment's folder as key, such as "sharing-mini", and its verdict on
+    each statement as value. Raises `InputError` if no experiment is finished.
     """
     verdicts: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob(f"*/{RESULTS}")):
+        if "experiment" not in store.read_json(path):  # the result of `albert eval`, for example
+            continue
         report = store.read_record(path, _ReportedExperiment)
-        name = f"{report['experiment']}-{report['scale']}"
+        name = path.parent.name  # EXPERIMENT-SCALE, unless the user has copied or renamed the folder
         verdicts[name] = {claim["statement"]: claim["verdict"] for claim in report["claims"]}
     if not verdicts:
         hint = f"albert reproduce NAME --out {out} runs or continues one, and albert status {out} shows its stages"
@@ -210,7 +212,7 @@ def _make_claim_section(checked: CheckedClaim) -> ClaimSection:
 
 def _format_value(finding: Finding, value: float | None) -> str:
     if value is None:
-        return "not measured"
+        return "unknown" if finding.by_seed else "not measured"
     # A condition on counts is exact. With `over`, its values are ratios of counts, which need decimals.
     is_count = finding.condition.is_exact and finding.condition.over is None
     return f"{value:,.0f}" if is_count else f"{value:.4g}"
@@ -218,6 +220,8 @@ def _format_value(finding: Finding, value: float | None) -> str:
 
 def _format_bounds(finding: Finding) -> str:
     if finding.low is None or finding.high is None:
+        if len(finding.by_seed) > 1:
+            return "unknown error"
         return "no bounds from a single seed" if finding.by_seed else ""  # "" if nothing was measured
     return "exact" if finding.low == finding.high else f"{finding.low:.4g} … {finding.high:.4g}"
 

@@ -98,7 +98,11 @@ class ProbeScores:
             }
             # An estimate is the score of all pairs, and then a score without each jackknife group (`uncertainty`).
             values |= {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
-            without_groups = {name: np.round(estimate[1:], 8).tolist() for name, estimate in estimates.items()}
+            without_groups = {
+                name: np.round(estimate[1:], 8).tolist()
+                for name, estimate in estimates.items()
+                if np.isfinite(estimate).all()  # a single pair has no score without its group
+            }
             values["without_parts"] = self.text.without_groups | without_groups
         return values
 

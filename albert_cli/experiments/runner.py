@@ -155,7 +155,8 @@ def run_array_job(
     while True:
         plan = make_plan(recipe.load_experiment(name), request)  # a measured speed changes the plan
         record_plan(_plan_path(plan), _list_units(plan))
-        unfinished = plan.unfinished(list(plan.stages.values()))
+        # A variant with `match_time_of` gets its steps from the measured speeds, so these stages come first.
+        unfinished = plan.unfinished(plan.speeds) or plan.unfinished(list(plan.stages.values()))
         if not unfinished:
             # Another job may be writing the report, or a command without --task may be running.
             written = retry_while_locked(partial(_lock_and_write_outcome, plan, num_finished, started))

@@ -78,7 +78,8 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
     prefixes: list[VariantRun] = []
     matched_times: dict[str, MatchedWallClock] = {}
     speeds: list[Stage] = []
-    for name, variant in experiment.variants.items():
+    # Ensembles come last, because they need the runs of their members.
+    for name, variant in sorted(experiment.variants.items(), key=lambda item: bool(item[1].members)):
         is_selected = not scale.variants or name in scale.variants
         if not is_selected and not variant.is_prefix:
             continue
@@ -212,12 +213,22 @@ class _Planner:
         return dataclasses.replace(run, probe=probe, tasks=tasks)
 
     def plan_ensemble(self, name: str, seed: int, runs: Sequence[VariantRun]) -> VariantRun:
-        """Plan an ensemble of fine-tuned models for each task; `runs` contains the runs of its members."""
+        """Plan an ensemble of fine-tuned models for each task; `runs` contains the runs of its members.
+
+        Raises `ConfigError` if a member is not measured at this scale, or not on a task.
+        """
         variant = self.experiment.variants[name]
         members = [run for run in runs if run.seed == seed and run.variant in variant.members]
         tasks = {}
         for task in self.task_recipes:
-            needs = [member.tasks[task] for member in members]
+            if task == MINIMAL_PAIRS_TASK:  # nothing is fine-tuned, so there are no models to average
+                continue
+            needs = [member.tasks[task] for member in members if task in member.tasks]
+            if len(needs) < len(variant.members):
+                raise ConfigError(
+                    f"{self.experiment.name}: a member of {name} has no result on {task} at {self.request.scale}",
+                    "list its members in `variants`, without is_prefix and has_tasks = false",
+                )
             data = plan_task_data(task, self.request, self.scale)
             argv = ["ensemble", task, *map(self._directory, needs), "--data", data.path, "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"

@@ -21,7 +21,7 @@ from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.vocabulary import Vocabulary
 
 PAIRS_FILE: Final = "pairs.jsonl"
-_MAX_PAIRS: Final = 1500  # the standard error of an accuracy is at most sqrt(0.25 / 1500), 1.3 points
+MAX_PAIRS: Final = 1500  # the standard error of an accuracy is at most sqrt(0.25 / 1500), 1.3 points
 _SENTENCE_WORDS: Final = range(6, 17)  # longer sentences cost time and are more often split wrongly
 
 
@@ -38,8 +38,8 @@ def write_word_order_pairs(data: Path, directory: Path) -> int:
     pairs = [pair for pair in swapped if pair is not None]
     if not pairs:
         raise InputError(f"{data}: no sentence of {_SENTENCE_WORDS[0]} to {_SENTENCE_WORDS[-1]} words", "use more text")
-    stride = max(1, len(pairs) // _MAX_PAIRS)
-    pairs = pairs[::stride][:_MAX_PAIRS]
+    if len(pairs) > MAX_PAIRS:
+        pairs = [pairs[index * len(pairs) // MAX_PAIRS] for index in range(MAX_PAIRS)]
     rows = [{"sentence_good": good, "sentence_bad": bad, "linguistics_term": "word order"} for good, bad in pairs]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     store.write_text(directory / PAIRS_FILE, "".join(lines))

@@ -63,7 +63,12 @@ def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_siz
     free = capacity.available_memory(device) or 0
     fitting = activations.largest_batch(recipe.model, length, free, setup, checkpointed=train.checkpoint_activations)
     sequences_per_rank = math.ceil(train.batch_size / world_size)
-    return length * max(1, min(fitting, sequences_per_rank, _MAX_MICRO_TOKENS // length))
+    count = max(1, min(fitting, sequences_per_rank, _MAX_MICRO_TOKENS // length))
+    if recipe.distill is not None:  # `largest_batch` does not count the teacher
+        usable = activations.USABLE_FRACTION * free
+        while count > 1 and estimate_run_memory(recipe, device, count).total > usable:
+            count -= 1
+    return length * count
 
 
 def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
@@ -130,9 +135,11 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
     """Set the number of steps to the largest that fits into the time budget with evaluations and checkpoints.
 
     The warmups of learning rate and batch size and the decay are scaled by the same factor as the number of steps, so
-    the schedule keeps its shape. In a continued run the warmups are over, so they keep their length.
+    the schedule keeps its shape. In a continued run the batch size keeps its warmup, and the learning rate too if the
+    continued run had finished it.
     """
     schedule = recipe.schedule
+    warm_start = recipe.warm_start
     total_steps = recipe.first_step + _count_fitting_steps(recipe, times)
 
     def scale(number: int) -> int:
@@ -145,8 +152,9 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
         decay = scale(decay)
     if recipe.first_step == 0:
         batch_warmup = scale(batch_warmup)
-        if warmup is not None:  # None: `warmup_ratio` scales the warmup
-            warmup = scale(warmup)
+    has_warmup = warm_start is None or warm_start.finished_warmup is None
+    if has_warmup and warmup is not None:  # None: `warmup_ratio` scales the warmup
+        warmup = scale(warmup)
     return replace(
         recipe,
         schedule=replace(schedule, total_steps=total_steps, warmup_steps=warmup, decay_steps=decay),

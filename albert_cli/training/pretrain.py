@@ -48,7 +48,8 @@ def pretrain(
     first.
     """
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
-    with open_inputs(recipe, data, overrides, device, verify=verify) as inputs, run.write_run_status(out) as status:
+    opened = open_inputs(recipe, data, out, overrides, device, verify=verify)
+    with opened as inputs, run.write_run_status(out) as status:
         group = inputs.group
         resolved = _resolve(inputs, out, resume, budget)
         if group.rank == 0:
@@ -77,15 +78,16 @@ def plan_pretraining(
     out: Path,
     overrides: Sequence[str] = (),
     *,
+    resume: run.ResumeMode = "auto",
     max_time: str | None = None,
     device: str = "auto",
     verify: bool = False,
 ) -> DryRun:
     """Print the plan of a run and estimate the run's duration, with the checks of `pretrain` except for disk space."""
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
-    with open_inputs(recipe, data, overrides, device, verify=verify) as inputs:
+    with open_inputs(recipe, data, out, overrides, device, verify=verify) as inputs:
         group = inputs.group
-        resolved = _resolve(inputs, out, "auto", budget)
+        resolved = _resolve(inputs, out, resume, budget)
         run_plan = plan.describe_run(resolved, inputs.corpora.train, out, inputs.device, group.world_size)
         console.print_partial_result(run_plan.as_text())
         duration = plan.estimate_duration(resolved, inputs.device, group, inputs.new_job)

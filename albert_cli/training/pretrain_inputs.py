@@ -90,9 +90,9 @@ class PretrainInputs:
 
 @contextmanager
 def open_inputs(
-    recipe: str, data: Path, overrides: Sequence[str], device: str, *, verify: bool
+    recipe: str, data: Path, out: Path, overrides: Sequence[str], device: str, *, verify: bool
 ) -> Iterator[PretrainInputs]:
-    """Load a recipe, open and verify its corpora, and join the process group while the block runs.
+    """Load the recipe of the run `out`, open and verify its corpora, and join the process group while the block runs.
 
     `verify` hashes all data again, including the files that have not changed since their last verification.
     """
@@ -101,7 +101,7 @@ def open_inputs(
     if is_main():
         verify_data(data, everything=verify)
     vocabulary = Vocabulary.load(train.vocabulary_dir)
-    loaded = load_pretrain_recipe(recipe, overrides, vocabulary.size)
+    loaded = load_pretrain_recipe(recipe, overrides, vocabulary.size, out)
     torch_device = choose_device(device)
     print_idle_gpus(torch_device)
     with process_group(torch_device.type) as group:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from albert_cli import config
+from albert_cli import config, store
 from albert_cli.config import NonNegativeInt, PositiveInt
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import ConfigError
@@ -147,8 +148,13 @@ def validate_pretrain_recipe(values: Mapping[str, object], origin: str) -> Pretr
     return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
 
 
-def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int) -> PretrainRecipe:
+def load_pretrain_recipe(
+    recipe: str, overrides: Sequence[str], vocab_size: int, out: Path | None = None
+) -> PretrainRecipe:
     """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary.
+
+    A recipe without [model] has the shape of the checkpoint in `[warm_start]` or, if the run `out` has saved a step,
+    the shape of the run, which then no longer needs that checkpoint.
 
     Raises `ConfigError` if it is no pretraining recipe, has a wrong value, or has another vocabulary size.
     """
@@ -161,7 +167,12 @@ def load_pretrain_recipe(recipe: str, overrides: Sequence[str], vocab_size: int)
     values = config.apply_overrides(values, overrides)
     if not has_shape:
         overridden_keys = values.get("model", {})
-        values["model"] = _read_parent_shape(values, recipe) | overridden_keys
+        steps = [] if out is None else store.saved_steps(out)
+        if steps:
+            shape = config.to_toml_values(ModelConfig.read(steps[-1] / "config.json"))
+        else:
+            shape = _read_parent_shape(values, recipe)
+        values["model"] = shape | overridden_keys
     recipe_size = values["model"].setdefault("vocab_size", vocab_size)
     if recipe_size != vocab_size:
         raise ConfigError(

@@ -90,11 +90,15 @@ def with_warm_start(
         )
     else:  # [warm_start] was added to the recipe of a saved run; the caller rejects this change
         return recipe
+    if environment.fit_steps is None:  # otherwise the time budget sets the number of steps
+        _check_steps_left(recipe, environment.parent_run)
     recipe = replace(recipe, warm_start=warm_start)
     if warm_start.finished_warmup is not None:
         # This run continues the count of the parent's steps. With the parent's number of warmup steps, all steps of
         # this run come after the warmup.
-        recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warm_start.finished_warmup))
+        warmup = warm_start.finished_warmup
+        total_steps = max(recipe.schedule.total_steps, warmup + 1)  # fewer are possible only with a time budget
+        recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup, total_steps=total_steps))
     return recipe
 
 
@@ -144,6 +148,15 @@ def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> Pretrai
     parent_run = environment.parent_run
     if parent_run is None or recipe.warm_start is None:
         return recipe
+    _check_steps_left(recipe, parent_run)
+    changes = list_changes(parent_run, recipe, environment.data_fingerprint)
+    return replace(recipe, warm_start=replace(recipe.warm_start, changes=changes))
+
+
+def _check_steps_left(recipe: PretrainRecipe, parent_run: ParentRun | None) -> None:
+    """Raise `ConfigError` if the parent run, if there is one, has already made all steps of the recipe."""
+    if parent_run is None:
+        return
     total = recipe.schedule.total_steps
     if total <= parent_run.step:
         raise ConfigError(
@@ -151,8 +164,6 @@ def with_changes(recipe: PretrainRecipe, environment: RunEnvironment) -> Pretrai
             "schedule.total_steps counts the steps of the parent run too: use "
             f"-s schedule.total_steps={2 * parent_run.step}",
         )
-    changes = list_changes(parent_run, recipe, environment.data_fingerprint)
-    return replace(recipe, warm_start=replace(recipe.warm_start, changes=changes))
 
 
 def list_changes(parent_run: ParentRun, recipe: PretrainRecipe, data_fingerprint: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -21,7 +22,12 @@ from albert_cli.experiments.claims import (
     check_condition,
 )
 from albert_cli.experiments.recipe import Condition, PaperClaim
-from albert_cli.experiments.uncertainty import JackknifeEstimate, exact_value, jackknife_examples
+from albert_cli.experiments.uncertainty import (
+    JackknifeEstimate,
+    exact_value,
+    jackknife_examples,
+    value_of_unknown_error,
+)
 
 ABOVE = Condition("a.mlm_accuracy", "above", 0.1, minus=("b.mlm_accuracy",))
 BELOW = Condition("a.mlm_accuracy", "below", 0.1, minus=("b.mlm_accuracy",))
@@ -123,6 +129,16 @@ def test_ratio_over_zero_is_noisy() -> None:
     nothing = exact_value(0)
     measured: Values = {"a": {"l2_last": {0: one, 1: one}}, "b": {"l2_mean": {0: nothing, 1: one}}}
     assert check_condition(condition, measured).verdict == NOISY
+
+
+def test_unknown_error_has_no_bounds_and_is_valid_json() -> None:
+    unknown = {"mlm_accuracy": {0: value_of_unknown_error(0.5), 1: value_of_unknown_error(0.6)}}
+    finding = check_condition(ABOVE, {**values(b=[0.3, 0.3]), "a": unknown})
+    assert (finding.low, finding.high, finding.verdict) == (None, None, NOISY)
+    ratio = check_condition(Condition("a.mlm_accuracy", "above", 1, over="b.mlm_accuracy"), values(a=[1, 1], b=[0, 1]))
+    assert (ratio.by_seed, ratio.mean) == ({0: None, 1: 1.0}, None)
+    for one in (finding, ratio):
+        json.dumps(one.to_json(), allow_nan=False)
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,14 @@ def write_pairs(path: Path) -> Path:
     return path
 
 
+SHAPE = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+    max_position_embeddings=48,
+)  # fmt: skip
+
+
 def test_probe_with_minimal_pairs_reports_phenomena(tmp_path: Path, tiny_data: Path, tiny_vocabulary: Path) -> None:
-    shape = ModelConfig(
-        vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=48,
-    )  # fmt: skip
-    checkpoint = untrained(tmp_path / "checkpoint", shape, tiny_vocabulary)
+    checkpoint = untrained(tmp_path / "checkpoint", SHAPE, tiny_vocabulary)
     pairs = write_pairs(tmp_path / "pairs.jsonl")
     call = ("probe", checkpoint, "--data", tiny_data, "--sequences", 8, "--minimal-pairs", pairs, "--device", "cpu")
     result = json.loads(albert(*call, "--json").out)
@@ -160,3 +162,13 @@ def test_plan_with_minimal_pairs_scores_them_in_every_probe(tmp_path: Path) -> N
         assert before.probe is not None and after.probe is not None
         assert before.probe.id != after.probe.id and str(pairs) in after.probe.argv
         assert before.tasks["minimal-pairs"] is before.probe and after.tasks["minimal-pairs"] is after.probe
+
+
+def test_probe_of_one_pair_has_no_jackknife_values(tmp_path: Path, tiny_data: Path, tiny_vocabulary: Path) -> None:
+    checkpoint = untrained(tmp_path / "checkpoint", SHAPE, tiny_vocabulary)
+    pairs = write_pairs(tmp_path / "pairs.jsonl")
+    pairs.write_bytes(b"\xef\xbb\xbf" + pairs.read_bytes().splitlines()[0])  # with a byte order mark
+    call = ("probe", checkpoint, "--data", tiny_data, "--sequences", 8, "--minimal-pairs", pairs, "--device", "cpu")
+    printed = albert(*call, "--json").out
+    assert "NaN" not in printed
+    assert "minimal_pairs_accuracy" not in json.loads(printed)["without_parts"]

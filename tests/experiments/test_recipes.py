@@ -242,6 +242,21 @@ def test_claim_about_a_variant_outside_the_plan_is_undecidable() -> None:
     assert judge_decidability(plan, claim).reason == "the plan leaves out the variants all-128"
 
 
+def test_ensemble_needs_the_tasks_of_all_its_members() -> None:
+    experiment = recipe.load_experiment("glue")
+    request = ExperimentRequest("paper", Path("out"), dry_run=True)
+    ensemble = next(name for name, variant in experiment.variants.items() if variant.members)
+    members = experiment.variants[ensemble].members
+    reordered = {ensemble: experiment.variants[ensemble], **experiment.variants}
+    plan = make_plan(dataclasses.replace(experiment, variants=reordered), request)
+    (together,) = (run for run in plan.runs if run.variant == ensemble and run.seed == 0)
+    assert all(len(stage.needs) == len(members) for stage in together.tasks.values()) and together.tasks
+    without = dataclasses.replace(experiment.variants[members[0]], has_tasks=False)
+    experiment = dataclasses.replace(experiment, variants={**experiment.variants, members[0]: without})
+    with pytest.raises(ConfigError, match=f"a member of {ensemble} has no result on"):
+        make_plan(experiment, request)
+
+
 # Lowest and highest values of models that have learned nothing but the frequencies of pieces and classes.
 NOTHING = {
     "mlm_accuracy": (0.0, 0.15), "own_mlm_accuracy": (0.0, 0.15), "mlm_loss": (5.0, 8.0), "sop_accuracy": (0.49, 0.51),

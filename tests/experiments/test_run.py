@@ -93,6 +93,9 @@ def test_list_with_out_prints_verdicts(ran: tuple[Path, dict[str, Any]], tmp_pat
     assert listed["sharing-smoke"] == {claim["statement"]: claim["verdict"] for claim in result["claims"]}
     assert "  holds: All-shared layers have" in albert("reproduce", "--list", "--out", out).out
     assert "no finished experiment" in albert("reproduce", "--list", "--out", tmp_path, expect=3).err
+    (tmp_path / "eval").mkdir()
+    store.write_json(tmp_path / "eval" / "results.json", {"kind": "scored", "task": "rte"})
+    assert "no finished experiment" in albert("reproduce", "--list", "--out", tmp_path, expect=3).err
 
 
 def test_second_run_repeats_nothing(
@@ -178,6 +181,21 @@ def test_array_job_waits_for_the_report_and_counts_its_stages(
     data, _ = runner.run_array_job(sharing, request, invoke, ArrayJob(0, 1))
     assert data["stages_finished_now"] == 1
     assert "trying again" in capsys.readouterr().err
+
+
+def test_array_job_measures_speeds_before_it_trains(tmp_path: Path, tiny_data: Path) -> None:
+    begun: list[str] = []
+
+    def stage(arguments: Sequence[str]) -> tuple[int, str]:
+        begun.append(arguments[0])
+        if arguments[0] == "bench":
+            return 0, json.dumps({"recipe_step": {"seconds": 0.1}})
+        raise Interrupted("stopped")
+
+    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu", seeds=1)
+    with pytest.raises(Interrupted):
+        runner.run_array_job("equal-time", request, stage, ArrayJob(1, 2))
+    assert begun == ["bench", "bench", "pretrain"]
 
 
 def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path) -> None:

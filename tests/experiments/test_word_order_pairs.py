@@ -32,7 +32,7 @@ def test_pairs_are_held_out_sentences_with_two_words_swapped(tiny_data: Path, tm
 def test_pairs_are_the_same_every_time_and_limited(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_order_pairs, "_MAX_PAIRS", 10)
+    monkeypatch.setattr(word_order_pairs, "MAX_PAIRS", 10)
     for name in ("first", "second"):
         assert main([str(tiny_data), "--out", str(tmp_path / name), "--json"]) == (0, '{"pairs": 10}')
     assert (tmp_path / "first" / PAIRS_FILE).read_bytes() == (tmp_path / "second" / PAIRS_FILE).read_bytes()
