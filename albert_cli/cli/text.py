@@ -64,7 +64,10 @@ def vocab(
         typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C), which otherwise becomes a space."),
     ] = False,
     symbols: Annotated[
-        Path | None, typer.Option(help="File with one text per line; each is one token wherever it occurs.")
+        Path | None,
+        typer.Option(
+            help="File with one text per line; each is one token, unless pieces that overlap it fit the text better."
+        ),
     ] = None,
     byte_fallback: Annotated[
         bool, typer.Option("--byte-fallback", help="Encode characters without a token as bytes, not as unknown.")

@@ -127,10 +127,10 @@ def train_unigram(
     """Train a unigram model of `size` pieces on cleaned sentences and return the bytes of `spiece.model`.
 
     character_coverage: fraction of the text's characters that get a piece; keep_zwnj: keep U+200C, which the normalizer
-    of SentencePiece turns into a space; symbols: texts that are one token wherever they occur, as `normalize_symbols`
-    returns them; byte_fallback: encode a character without a token as the tokens of its bytes. Equal sentences, options
-    and seeds give equal bytes. Raises `InputError` if the text has too few different pieces, or too many characters,
-    for the size.
+    of SentencePiece turns into a space; symbols: texts that are one token unless pieces that overlap them have better
+    scores, as `normalize_symbols` returns them; byte_fallback: encode a character without a token as the tokens of its
+    bytes. Equal sentences, options and seeds give equal bytes. Raises `InputError` if the text has too few different
+    pieces, or too many characters, for the size.
     """
     import sentencepiece
 

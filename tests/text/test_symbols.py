@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from tokenizers import Tokenizer
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.build_vocabulary import VocabularySettings, build, read_symbols
-from albert_cli.text.clean import Cleaning, NormalForm
+from albert_cli.text.clean import Cleaning, NormalForm, clean
+from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
-from albert_cli.text.unigram import normalize_symbols
+from albert_cli.text.sentences import split_sentences
+from albert_cli.text.unigram import normalize_symbols, train_unigram
 from tests.helpers.command import albert
 from tests.helpers.vocabularies import load_sentencepiece
 
@@ -71,6 +74,32 @@ def test_symbols_are_one_token_wherever_they_occur(vocabulary: SentencePieceVoca
         assert vocabulary.pieces.count(symbol) == 1
         if symbol not in ("ab", "bc", "#", "é"):  # parts of others
             assert symbol in [vocabulary.pieces[i] for i in vocabulary.encode(f"x{symbol}y {symbol}")]
+
+
+@pytest.fixture(scope="module")
+def docs_sentences() -> list[str]:
+    documents = read_documents(["docs:stdlib"])
+    sentences = itertools.chain.from_iterable(split_sentences(document.text) for document in documents)
+    cleaned = (clean(sentence, Cleaning()) for sentence in sentences)
+    return list(itertools.islice(filter(None, cleaned), 6000))
+
+
+@pytest.mark.parametrize(("symbol", "size"), [("the", 1000), ("int", 2000)])
+def test_symbol_in_other_words_has_equal_ids(symbol: str, size: int, docs_sentences: list[str], tmp_path: Path) -> None:
+    model = train_unigram(docs_sentences, size, 0.9995, seed=0, symbols=[symbol])
+    vocabulary = SentencePieceVocabulary(model, Cleaning())
+    (tmp_path / "out").mkdir()
+    vocabulary.copy_to(tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    ids = vocabulary.encode_batch(docs_sentences)
+    encodings = tokenizer.encode_batch(docs_sentences, add_special_tokens=False)
+    assert [encoding.ids for encoding in encodings] == ids
+    assert [offsets.ids.tolist() for offsets in vocabulary.encode_with_offsets(docs_sentences)] == ids
+    # transformers saves the vocabulary without its `spiece.model`.
+    (tmp_path / "out" / "spiece.model").unlink()
+    saved = load_sentencepiece(tmp_path / "out")
+    assert saved.encode_batch(docs_sentences) == ids
+    assert saved.fingerprint == vocabulary.fingerprint
 
 
 def test_bytes_replace_unknown_tokens_and_decode(vocabulary: SentencePieceVocabulary, tokenizer: Tokenizer) -> None:
