@@ -87,6 +87,12 @@ class VocabularySettings:
         if not 0.9 <= self.character_coverage <= 1:
             raise ConfigError(f"--character-coverage {self.character_coverage}: must be between 0.9 and 1")
 
+    def normalized_symbols(self) -> tuple[str, ...]:
+        """Return the symbols as they occur in normalized text; raise `ConfigError` for one that cannot be a token."""
+        return normalize_symbols(
+            self.symbols, self.cleaning, keep_zwnj=self.keep_zwnj, byte_fallback=self.byte_fallback
+        )
+
 
 @dataclass(frozen=True)
 class VocabularyRequest:
@@ -151,7 +157,7 @@ def build(
     """
     out = Path(out)
     settings = settings or VocabularySettings()
-    normalize_symbols(settings.symbols, settings.cleaning)  # raises an error before the text is read, not after
+    settings.normalized_symbols()  # raises an error before the text is read, not after
     units = split_sources(sources, settings.read)
     request = VocabularyRequest(settings, [unit.record for unit in units])
     manifest = store.read_finished_manifest(out, "vocabulary", REQUEST_FILE)
@@ -215,7 +221,7 @@ def _train(
         settings.character_coverage,
         settings.seed,
         keep_zwnj=settings.keep_zwnj,
-        symbols=normalize_symbols(settings.symbols, settings.cleaning),
+        symbols=settings.normalized_symbols(),
         byte_fallback=settings.byte_fallback,
     )
     vocabulary = SentencePieceVocabulary(model, settings.cleaning)

@@ -19,6 +19,7 @@ from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.unigram import normalize_symbols, train_unigram
 from tests.helpers.command import albert
+from tests.helpers.text_files import build_largest_vocabulary
 from tests.helpers.vocabularies import load_sentencepiece
 
 KEEP_ALL = Cleaning(lowercase=False, strip_accents=False, normal_form="NFKC")
@@ -125,6 +126,29 @@ def test_impossible_symbol_is_rejected(symbol: str) -> None:
     cleaning = Cleaning() if symbol == "\u0301" else KEEP_ALL
     with pytest.raises(ConfigError, match="--symbols"):
         normalize_symbols([symbol], cleaning)
+
+
+@pytest.mark.parametrize("cleaning", [Cleaning(), KEEP_ALL], ids=["paper", "keep all"])
+def test_symbol_keeps_zwnj_on_request_with_equal_ids(tmp_path: Path, cleaning: Cleaning) -> None:
+    symbol = "می\u200cشود"
+    (tmp_path / "fa.txt").write_text(f"این {symbol} و آن {symbol}. می شود نمی\u200cشود\n" * 300, encoding="utf-8")
+    built = build_largest_vocabulary(
+        tmp_path / "fa.txt", tmp_path / "out", cleaning=cleaning, symbols=(symbol,), keep_zwnj=True
+    )
+    vocabulary = load_sentencepiece(tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    text = f"این {symbol} نمی\u200cشود"
+    ids = vocabulary.encode(text)
+    assert normalize_symbols(built.report.request.settings.symbols, cleaning, keep_zwnj=True) == (symbol,)
+    assert symbol in [vocabulary.pieces[i] for i in ids]
+    assert vocabulary.decode(ids) == text
+    assert tokenizer.encode(text, add_special_tokens=False).ids == ids
+
+
+def test_symbol_that_is_a_byte_token_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="special token"):
+        normalize_symbols(["<0x41>"], KEEP_ALL, byte_fallback=True)
+    assert normalize_symbols(["<0x41>"], KEEP_ALL) == ("<0x41>",)
 
 
 @pytest.mark.parametrize("form", ["NFC", "none"])
