@@ -20,11 +20,11 @@ from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.lines import text_lines
 from albert_cli.text.normalization_report import AccentReport, measure_accent_stripping, warn_about_normalization
 from albert_cli.text.parallel_reading import hash_work_units, sample_work_units
-from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.read_settings import FileFormat, ReadSettings
 from albert_cli.text.sampling import SentenceSample, clean_in_place
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.source_parts import ReadCounter, SourcePart
-from albert_cli.text.sources import TextSource
+from albert_cli.text.sources import TextSource, describe_format
 from albert_cli.text.token_statistics import TokenStatistics
 from albert_cli.text.unigram import (
     CONTROL_SYMBOLS,
@@ -309,7 +309,9 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
     saved = asdict(report.request.settings)
     different = [name for name, value in requested.items() if saved[name] != value]
     records = _add_hashes(units, hash_work_units(units, workers))
-    if [_identify(record) for record in records] != [_identify(record) for record in report.request.sources]:
+    identities = [_identify(record, request.settings.read.format) for record in records]
+    saved_format = report.request.settings.read.format
+    if identities != [_identify(record, saved_format) for record in report.request.sources]:
         different.append("sources")
     if different:
         message = f"{out}: contains a vocabulary with other settings ({', '.join(different)})"
@@ -317,13 +319,17 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
     return report
 
 
-def _identify(record: WorkUnitRecord) -> WorkUnitRecord:
+def _identify(record: WorkUnitRecord, file_format: FileFormat) -> WorkUnitRecord:
     """Return what must be equal for two work units to have the same text.
 
-    A hash identifies the text even if its files have moved, so the names of files are left out. Without a hash, the
-    names identify the text.
+    A hash identifies the text even if its files have moved. So a file's name is replaced by the format in which the
+    file is read, and the names of other sources are left out. Without a hash, the names identify the text.
+    file_format: the option with which the sources were resolved.
     """
     if record.get("sha256") is None:
         return record
-    nameless_parts: list[SourcePartRecord] = [{**part, "source": ""} for part in record["parts"]]
+    nameless_parts: list[SourcePartRecord] = []
+    for part in record["parts"]:
+        is_file = "bytes" in part
+        nameless_parts.append({**part, "source": describe_format(part["source"], file_format) if is_file else ""})
     return {**record, "parts": nameless_parts}
