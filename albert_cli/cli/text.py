@@ -44,6 +44,12 @@ NormalForm = Annotated[
     Literal["NFKD", "NFKC", "NFC", "none"],
     typer.Option(help="Unicode normal form. With --no-strip-accents, NFKD acts as NFKC, and none as NFC."),
 ]
+Symbols = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with one text per line; each is one token, unless pieces that overlap it fit the text better."
+    ),
+]
 JoinLines = Annotated[
     bool, typer.Option("--join-lines", help="Join wrapped lines: the lines up to a blank one are a paragraph.")
 ]
@@ -63,9 +69,7 @@ def vocab(
         bool,
         typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C), which otherwise becomes a space."),
     ] = False,
-    symbols: Annotated[
-        Path | None, typer.Option(help="File with one text per line; each is one token wherever it occurs.")
-    ] = None,
+    symbols: Symbols = None,
     byte_fallback: Annotated[
         bool, typer.Option("--byte-fallback", help="Encode characters without a token as bytes, not as unknown.")
     ] = False,

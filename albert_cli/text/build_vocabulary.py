@@ -20,11 +20,11 @@ from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.lines import text_lines
 from albert_cli.text.normalization_report import AccentReport, measure_accent_stripping, warn_about_normalization
 from albert_cli.text.parallel_reading import hash_work_units, sample_work_units
-from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.read_settings import FileFormat, ReadSettings
 from albert_cli.text.sampling import SentenceSample, clean_in_place
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.source_parts import ReadCounter, SourcePart
-from albert_cli.text.sources import TextSource
+from albert_cli.text.sources import TextSource, describe_format
 from albert_cli.text.token_statistics import TokenStatistics
 from albert_cli.text.unigram import (
     CONTROL_SYMBOLS,
@@ -51,8 +51,9 @@ class VocabularySettings:
     size: number of tokens; cleaning: how every text is cleaned before it is encoded; sample_size: maximum number of
     sentences to train on; character_coverage: fraction of the text's characters that get a token; seed: of the sample
     and of the training; language: ISO 639 code for splitting into sentences; keep_zwnj: keep the zero-width non-joiner
-    (U+200C); symbols: texts that are one token wherever they occur; byte_fallback: encode characters without a token as
-    bytes; read: how the sources are read. Raises `ConfigError` for impossible values.
+    (U+200C); symbols: texts that are one token, unless pieces that overlap them fit the text better; byte_fallback:
+    encode characters without a token as bytes; read: how the sources are read. Raises `ConfigError` for impossible
+    values.
     """
 
     size: int = 30_000
@@ -85,6 +86,12 @@ class VocabularySettings:
             raise ConfigError(f"--sample-size {self.sample_size}: must be positive")
         if not 0.9 <= self.character_coverage <= 1:
             raise ConfigError(f"--character-coverage {self.character_coverage}: must be between 0.9 and 1")
+
+    def normalized_symbols(self) -> tuple[str, ...]:
+        """Return the symbols as they occur in normalized text; raise `ConfigError` for one that cannot be a token."""
+        return normalize_symbols(
+            self.symbols, self.cleaning, keep_zwnj=self.keep_zwnj, byte_fallback=self.byte_fallback
+        )
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,7 @@ def build(
     """
     out = Path(out)
     settings = settings or VocabularySettings()
-    normalize_symbols(settings.symbols, settings.cleaning)  # raises an error before the text is read, not after
+    settings.normalized_symbols()  # raises an error before the text is read, not after
     units = split_sources(sources, settings.read)
     request = VocabularyRequest(settings, [unit.record for unit in units])
     manifest = store.read_finished_manifest(out, "vocabulary", REQUEST_FILE)
@@ -214,7 +221,7 @@ def _train(
         settings.character_coverage,
         settings.seed,
         keep_zwnj=settings.keep_zwnj,
-        symbols=normalize_symbols(settings.symbols, settings.cleaning),
+        symbols=settings.normalized_symbols(),
         byte_fallback=settings.byte_fallback,
     )
     vocabulary = SentencePieceVocabulary(model, settings.cleaning)
@@ -302,7 +309,9 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
     saved = asdict(report.request.settings)
     different = [name for name, value in requested.items() if saved[name] != value]
     records = _add_hashes(units, hash_work_units(units, workers))
-    if [_identify(record) for record in records] != [_identify(record) for record in report.request.sources]:
+    identities = [_identify(record, request.settings.read.format) for record in records]
+    saved_format = report.request.settings.read.format
+    if identities != [_identify(record, saved_format) for record in report.request.sources]:
         different.append("sources")
     if different:
         message = f"{out}: contains a vocabulary with other settings ({', '.join(different)})"
@@ -310,13 +319,17 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
     return report
 
 
-def _identify(record: WorkUnitRecord) -> WorkUnitRecord:
+def _identify(record: WorkUnitRecord, file_format: FileFormat) -> WorkUnitRecord:
     """Return what must be equal for two work units to have the same text.
 
-    A hash identifies the text even if its files have moved, so the names of files are left out. Without a hash, the
-    names identify the text.
+    A hash identifies the text even if its files have moved. So a file's name is replaced by the format in which the
+    file is read, and the names of other sources are left out. Without a hash, the names identify the text.
+    file_format: the option with which the sources were resolved.
     """
     if record.get("sha256") is None:
         return record
-    nameless_parts: list[SourcePartRecord] = [{**part, "source": ""} for part in record["parts"]]
+    nameless_parts: list[SourcePartRecord] = []
+    for part in record["parts"]:
+        is_file = "bytes" in part
+        nameless_parts.append({**part, "source": describe_format(part["source"], file_format) if is_file else ""})
     return {**record, "parts": nameless_parts}

@@ -12,11 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.clean import Cleaning, clean, clean_single_spaced
 from albert_cli.text.comparison_texts import sample_texts
-from albert_cli.text.tokenizer_json import build_tokenizer, build_tokenizer_config, build_tokenizer_json
+from albert_cli.text.tokenizer_json import build_tokenizer, build_tokenizer_config, build_tokenizer_json, score_pieces
 from albert_cli.text.unigram import SPECIAL_TOKENS, describe_unsupported_model, penalize_digit_comma, read_model
 from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, TOKENIZER_FILE, SpecialIds, Vocabulary
 from albert_cli.text.words import WORD_MARK
@@ -75,13 +77,15 @@ class SentencePieceVocabulary(Vocabulary):
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with the pieces, their scores, the normalizer or the cleaning.
 
-        A vocabulary's `spiece.model` and `tokenizer.json` give the same fingerprint.
+        A vocabulary's `spiece.model` and `tokenizer.json` give the same fingerprint, unless it has byte fallback.
         """
         digest = hashlib.sha256(repr(self.cleaning).encode())
         digest.update(self.proto.normalizer_spec.precompiled_charsmap)
-        for p, text in zip(self.proto.pieces, self.text_pieces, strict=True):
-            score = p.score if text else 0  # spiece.model and tokenizer.json record different scores for special pieces
-            digest.update(f"{p.piece}\0{score}\n".encode())
+        for (piece, exact_score), text in zip(score_pieces(self.proto), self.text_pieces, strict=True):
+            # spiece.model and tokenizer.json record different scores for special pieces and bytes. A model that is made
+            # from a tokenizer.json has scores in single precision.
+            score = float(np.float32(exact_score)) if text else 0
+            digest.update(f"{piece}\0{score}\n".encode())
         return digest.hexdigest()[:16]
 
     def normalize(self, text: str) -> str:
@@ -156,12 +160,15 @@ class SentencePieceVocabulary(Vocabulary):
 
     def _is_tie(self, ids: Sequence[int], other_ids: Sequence[int]) -> bool:
         """Return True if two segmentations spell the same text with equal scores."""
-        pieces = [self.proto.pieces[index] for index in ids]
-        other_pieces = [self.proto.pieces[index] for index in other_ids]
-        if "".join(p.piece for p in pieces) != "".join(p.piece for p in other_pieces):
+        if "".join(self.pieces[index] for index in ids) != "".join(self.pieces[index] for index in other_ids):
             return False
-        difference = float(sum(p.score for p in pieces) - sum(p.score for p in other_pieces))
+        difference = sum(self._scores[index] for index in ids) - sum(self._scores[index] for index in other_ids)
         return abs(difference) < _MAX_SCORE_ERROR
+
+    @cached_property
+    def _scores(self) -> list[float]:
+        """The scores with which SentencePiece encodes, by id."""
+        return [score for _, score in score_pieces(self.proto)]
 
     @cached_property
     def _tokenizer_json(self) -> str:

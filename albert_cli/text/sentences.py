@@ -22,7 +22,8 @@ _UNKNOWN_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")  # unknown to `sente
 # The position after the last of several stops, with the white space that follows, but not at the end of the text.
 _AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
-_CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])")  # the position after marks and spaces
+# The position after marks and spaces, but not after a mark between two digits, as in "29,073"
+_CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])(?!(?<=\d[{_CLAUSE_MARKS}])\d)")
 _SPACE_MARKED_SCRIPTS = re.compile("[\u0e00-\u109f\u1780-\u17ff]")  # Thai, Lao, Tibetan, Burmese; Khmer
 _CHINESE_AND_JAPANESE = re.compile("[\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _MAX_PARAGRAPH_CHARACTERS = 1 << 14

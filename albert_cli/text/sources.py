@@ -210,6 +210,16 @@ def _file_source(path: Path, weight: float, file_format: FileFormat) -> TextSour
     return TextSource(str(path), kind, compression, weight)
 
 
+def describe_format(name: str, file_format: FileFormat) -> str:
+    """Return the kind and the compression with which a file or URL is read, such as "text.gz".
+
+    name: of a source that `resolve_sources` returned for this format.
+    """
+    path = Path(name.partition("?")[0] if is_url(name) else name)
+    source = _file_source(path, 1.0, file_format)
+    return source.kind + source.compression
+
+
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the file of a path, or the files of a folder or glob, sorted.
 

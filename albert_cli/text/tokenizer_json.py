@@ -7,7 +7,7 @@ and SentencePiece's normalizer do. So the ids are equal, with four exceptions:
 - A literal "[MASK]" (or another special token) in a text is that token for Hugging Face and ordinary pieces here.
 - With byte fallback, a literal "<0x41>" in a text may be that byte for Hugging Face, if its characters have no token.
 - Of two segmentations with equal scores, the libraries may choose different ones under a vocabulary that another
-  program trained (see `unigram._round_scores`).
+  program trained, or in a text with a symbol, whose score of -0.1 is rounded (see `unigram._round_scores`).
 - Characters newer than the Unicode tables of either library may differ.
 """
 
@@ -39,6 +39,7 @@ _HIDDEN_PREFIX = "\ufdd2"
 # A byte piece such as "<0x00>" must score worse than its six characters together, so that no text matches it. Scores
 # are negative, so 20 times the lowest one is below the sum of any six. See the module's docstring for the exception.
 _BYTE_SCORE_FACTOR = 20
+_FLT_MIN = 2.0**-126  # C's smallest positive number in single precision
 
 
 def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
@@ -46,7 +47,7 @@ def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
 
     Special tokens have hidden names, so text never becomes a special token.
     """
-    scored_pieces = _score_pieces(proto)
+    scored_pieces = score_pieces(proto)
     for index, p in enumerate(proto.pieces):
         if p.type not in (p.NORMAL, p.USER_DEFINED, p.BYTE):
             # SentencePiece never matches a special piece in a text, so it gets a name that no text contains.
@@ -55,15 +56,17 @@ def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:
     return _build_from_pieces(scored_pieces, proto, cleaning)
 
 
-def _score_pieces(proto: Any) -> list[tuple[str, float]]:
+def score_pieces(proto: Any) -> list[tuple[str, float]]:
     """Return (piece, score) for each id; the scores are those with which SentencePiece encodes.
 
     The model records the scores of normal pieces only. The score of a user-defined symbol is the number of its bytes
-    times the highest score, minus 0.1 (SentencePiece's `unigram_model.cc`). A byte piece replaces characters without a
-    piece, and never the text "<0x00>" or similar, so its score is too low for any segmentation.
+    times the highest score, minus 0.1 (SentencePiece's `unigram_model.cc`). There the search for the highest score
+    begins with FLT_MIN, which is just above 0. So the score is about -0.1 if all scores are negative, as in a trained
+    model. A byte piece replaces characters without a piece, and never the text "<0x00>" or similar, so its score is too
+    low for any segmentation.
     """
     normal_scores = [p.score for p in proto.pieces if p.type == p.NORMAL]
-    highest_score = max(normal_scores, default=0.0)
+    highest_score = max([_FLT_MIN, *normal_scores])
     byte_score = _BYTE_SCORE_FACTOR * min(normal_scores, default=-1.0)
     # SentencePiece trains no piece that contains a user-defined symbol. So a symbol of one character is a token in
     # every segmentation, and its score does not matter, unless a longer symbol contains it.
@@ -103,7 +106,7 @@ def build_tokenizer_json(proto: Any, cleaning: Cleaning) -> str:
     """Return the content of `tokenizer.json` for a parsed model: a tokenizer with special tokens."""
     from tokenizers import AddedToken, processors
 
-    tokenizer = _build_from_pieces(_score_pieces(proto), proto, cleaning)
+    tokenizer = _build_from_pieces(score_pieces(proto), proto, cleaning)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",

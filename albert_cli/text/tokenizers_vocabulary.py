@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
+from albert_cli.text.unigram import BYTE_TOKEN
 from albert_cli.text.vocabulary import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -41,7 +42,6 @@ _USUAL_NAMES: Final = {
     "mask": ("[MASK]", "<mask>"),
 }
 _REQUIRED_ROLES: Final = ("cls", "sep", "mask")
-_BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-F]{2}>")  # one byte of a character that has no token (byte fallback)
 # Tokens that are not text, although the tokenizer may not mark them as special.
 _RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
 _HIDDEN_PREFIX: Final = "\uffff"  # not a character in Unicode, so no text contains a name that begins with it
@@ -73,7 +73,7 @@ class TokenizersVocabulary(Vocabulary):
         pieces = [pieces_by_id.get(index, "") for index in range(max(pieces_by_id) + 1)]
         added_tokens = tokenizer.get_added_tokens_decoder()
         special_ids = {index for index, token in added_tokens.items() if token.special} | set(special)
-        byte_ids = {index for index in special_ids if _BYTE_TOKEN.fullmatch(pieces[index])}
+        byte_ids = {index for index in special_ids if BYTE_TOKEN.fullmatch(pieces[index])}
         # No text may get the id of a special token, except those of bytes and of the unknown token.
         self._forbidden_ids = special_ids - byte_ids
         if "unk" in self._names_by_role:  # else `special.unk` is [SEP]'s id, which no text may get
@@ -218,7 +218,9 @@ def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
             raise CheckpointError(f"{path}: not a WordPiece vocabulary, it has no {role} token")
     cls = names_by_role["cls"]
     sep = names_by_role["sep"]
-    options: TokenizerJson = {key: config.get(key, default) for key, default in _DEFAULT_WORDPIECE_OPTIONS.items()}
+    # Some programs write null for an option that they leave at its default.
+    configured = {key: config[key] for key in _DEFAULT_WORDPIECE_OPTIONS if config.get(key) is not None}
+    options: TokenizerJson = {**_DEFAULT_WORDPIECE_OPTIONS, **configured}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=names_by_role["unk"], max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=options["do_lower_case"],

@@ -24,6 +24,7 @@ SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]"
 # reads a string as CSV, in which the quotation mark would join the symbols after it into a single one.
 CONTROL_SYMBOLS = ["[CLS]", "[SEP]", "[MASK]"]
 USER_DEFINED_SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")  # one byte of a character that has no token (byte fallback)
 ZWNJ = "\u200c"  # the zero-width non-joiner, which is part of words in Persian and in scripts of India
 
 # Unicode reserves U+FDD0 to U+FDEF for the internal use of programs, so no text contains the following two.
@@ -127,13 +128,14 @@ def train_unigram(
     """Train a unigram model of `size` pieces on cleaned sentences and return the bytes of `spiece.model`.
 
     character_coverage: fraction of the text's characters that get a piece; keep_zwnj: keep U+200C, which the normalizer
-    of SentencePiece turns into a space; symbols: texts that are one token wherever they occur, as `normalize_symbols`
-    returns them; byte_fallback: encode a character without a token as the tokens of its bytes. Equal sentences, options
-    and seeds give equal bytes. Raises `InputError` if the text has too few different pieces, or too many characters,
-    for the size.
+    of SentencePiece turns into a space; symbols: texts that are one token unless pieces that overlap them have better
+    scores, as `normalize_symbols` returns them; byte_fallback: encode a character without a token as the tokens of its
+    bytes. Equal sentences, options and seeds give equal bytes. Raises `InputError` if the text has too few different
+    pieces, or too many characters, for the size.
     """
     import sentencepiece
 
+    trainer_symbols = [symbol.replace(ZWNJ, _ZWNJ_PLACEHOLDER) for symbol in symbols]
     sentencepiece.set_random_generator_seed(seed)  # for its shuffle of the sentences
     model = BytesIO()
     try:
@@ -153,7 +155,7 @@ def train_unigram(
             bos_id=-1,
             eos_id=-1,
             control_symbols=CONTROL_SYMBOLS,
-            user_defined_symbols=[*USER_DEFINED_SYMBOLS, *symbols],
+            user_defined_symbols=[*USER_DEFINED_SYMBOLS, *trainer_symbols],
             byte_fallback=byte_fallback,
             pretokenization_delimiter=_BOUNDARY,
             minloglevel=0 if console.settings.debug else 2,
@@ -169,19 +171,27 @@ def train_unigram(
     return bytes(proto.SerializeToString())
 
 
-def normalize_symbols(symbols: Sequence[str], cleaning: Cleaning) -> tuple[str, ...]:
+def normalize_symbols(
+    symbols: Sequence[str], cleaning: Cleaning, *, keep_zwnj: bool = False, byte_fallback: bool = False
+) -> tuple[str, ...]:
     """Return the symbols as they occur in normalized text, each once and without `USER_DEFINED_SYMBOLS`.
 
-    Raises `ConfigError` for a symbol that cannot be a token.
+    keep_zwnj and byte_fallback: the options of the training (see `train_unigram`). Raises `ConfigError` for a symbol
+    that cannot be a token.
     """
     normalized: dict[str, None] = {}  # a set that preserves the order
     for symbol in symbols:
-        text = _nmt_nfkc().Normalize(clean(symbol, cleaning)).strip()
+        text = clean(symbol, cleaning)
+        if keep_zwnj:
+            text = text.replace(ZWNJ, _ZWNJ_PLACEHOLDER)
+        text = _nmt_nfkc().Normalize(text).strip()
+        if keep_zwnj:
+            text = text.replace(_ZWNJ_PLACEHOLDER, ZWNJ)
         if not text:
             raise ConfigError(f"--symbols: {symbol!r} is empty after cleaning", "remove it, or change the cleaning")
         if " " in text or "▁" in text:
             raise ConfigError(f"--symbols: {symbol!r} contains a space", "a symbol is a part of a word: remove it")
-        if text in SPECIAL_TOKENS.values():
+        if text in SPECIAL_TOKENS.values() or (byte_fallback and BYTE_TOKEN.fullmatch(text)):
             raise ConfigError(f"--symbols: {symbol!r} is a special token already", "remove it")
         if text not in USER_DEFINED_SYMBOLS:
             normalized[text] = None

@@ -17,6 +17,7 @@ from albert_cli.inspection import inspect_directory
 from albert_cli.store.temporaries import temporary_sibling
 from albert_cli.text.build_vocabulary import VocabularySettings, build, format_summary
 from albert_cli.text.clean import Cleaning
+from albert_cli.text.read_settings import FileFormat, ReadSettings
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.processes import start
 from tests.helpers.text_files import write_numbered_sentences
@@ -63,6 +64,24 @@ def test_build_again_is_up_to_date_others_rejected(tmp_path: Path) -> None:
     with pytest.raises(BusyError, match=r"other settings \(sources\)"):
         build([source], out, VocabularySettings(120))
     format_summary(first)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "name", "is_same_text"),
+    [("auto", "moved.txt", True), ("auto", "numbers.jsonl", False), ("text", "numbers.jsonl", True)],
+)
+def test_build_of_renamed_file_compares_its_format(
+    tmp_path: Path, file_format: FileFormat, name: str, is_same_text: bool
+) -> None:
+    source = write_numbered_sentences(tmp_path)
+    settings = VocabularySettings(120, read=ReadSettings(format=file_format))
+    build([str(source)], tmp_path / "out", settings)
+    renamed = str(source.rename(tmp_path / name))
+    if is_same_text:
+        assert build([renamed], tmp_path / "out", settings).up_to_date
+    else:
+        with pytest.raises(BusyError, match=r"other settings \(sources\)"):
+            build([renamed], tmp_path / "out", settings)
 
 
 def test_build_of_equal_text_gives_equal_bytes(tmp_path: Path) -> None:

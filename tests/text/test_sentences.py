@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -110,3 +112,10 @@ def test_split_long_paragraph_without_a_stop(text: str) -> None:
 def test_split_keeps_a_long_sentence_that_people_write() -> None:
     sentence = "When the ships, which had left the harbour in the morning, came back, " * 12 + "it was evening."
     assert split_sentences(sentence) == [sentence]
+
+
+def test_long_sentence_is_not_split_within_numbers() -> None:
+    numbers = [f"{i},{i:03}.5 at 12:{i % 60:02}" for i in range(100, 400)]
+    parts = split_sentences(" and ".join(numbers))
+    assert len(parts) > 1
+    assert re.findall(r"\d+,\d+\.5|12:\d\d", " ".join(parts)) == [word for n in numbers for word in n.split(" at ")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from tokenizers import Tokenizer
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.build_vocabulary import VocabularySettings, build, read_symbols
-from albert_cli.text.clean import Cleaning, NormalForm
+from albert_cli.text.clean import Cleaning, NormalForm, clean
+from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
-from albert_cli.text.unigram import normalize_symbols
+from albert_cli.text.sentences import split_sentences
+from albert_cli.text.unigram import normalize_symbols, train_unigram
 from tests.helpers.command import albert
+from tests.helpers.text_files import build_largest_vocabulary
 from tests.helpers.vocabularies import load_sentencepiece
 
 KEEP_ALL = Cleaning(lowercase=False, strip_accents=False, normal_form="NFKC")
@@ -73,6 +77,32 @@ def test_symbols_are_one_token_wherever_they_occur(vocabulary: SentencePieceVoca
             assert symbol in [vocabulary.pieces[i] for i in vocabulary.encode(f"x{symbol}y {symbol}")]
 
 
+@pytest.fixture(scope="module")
+def docs_sentences() -> list[str]:
+    documents = read_documents(["docs:stdlib"])
+    sentences = itertools.chain.from_iterable(split_sentences(document.text) for document in documents)
+    cleaned = (clean(sentence, Cleaning()) for sentence in sentences)
+    return list(itertools.islice(filter(None, cleaned), 6000))
+
+
+@pytest.mark.parametrize(("symbol", "size"), [("the", 1000), ("int", 2000)])
+def test_symbol_in_other_words_has_equal_ids(symbol: str, size: int, docs_sentences: list[str], tmp_path: Path) -> None:
+    model = train_unigram(docs_sentences, size, 0.9995, seed=0, symbols=[symbol])
+    vocabulary = SentencePieceVocabulary(model, Cleaning())
+    (tmp_path / "out").mkdir()
+    vocabulary.copy_to(tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    ids = vocabulary.encode_batch(docs_sentences)
+    encodings = tokenizer.encode_batch(docs_sentences, add_special_tokens=False)
+    assert [encoding.ids for encoding in encodings] == ids
+    assert [offsets.ids.tolist() for offsets in vocabulary.encode_with_offsets(docs_sentences)] == ids
+    # transformers saves the vocabulary without its `spiece.model`.
+    (tmp_path / "out" / "spiece.model").unlink()
+    saved = load_sentencepiece(tmp_path / "out")
+    assert saved.encode_batch(docs_sentences) == ids
+    assert saved.fingerprint == vocabulary.fingerprint
+
+
 def test_bytes_replace_unknown_tokens_and_decode(vocabulary: SentencePieceVocabulary, tokenizer: Tokenizer) -> None:
     text = "the ж ship 🙂 ж"
     ids = vocabulary.encode(text)
@@ -96,6 +126,29 @@ def test_impossible_symbol_is_rejected(symbol: str) -> None:
     cleaning = Cleaning() if symbol == "\u0301" else KEEP_ALL
     with pytest.raises(ConfigError, match="--symbols"):
         normalize_symbols([symbol], cleaning)
+
+
+@pytest.mark.parametrize("cleaning", [Cleaning(), KEEP_ALL], ids=["paper", "keep all"])
+def test_symbol_keeps_zwnj_on_request_with_equal_ids(tmp_path: Path, cleaning: Cleaning) -> None:
+    symbol = "می\u200cشود"
+    (tmp_path / "fa.txt").write_text(f"این {symbol} و آن {symbol}. می شود نمی\u200cشود\n" * 300, encoding="utf-8")
+    built = build_largest_vocabulary(
+        tmp_path / "fa.txt", tmp_path / "out", cleaning=cleaning, symbols=(symbol,), keep_zwnj=True
+    )
+    vocabulary = load_sentencepiece(tmp_path / "out")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    text = f"این {symbol} نمی\u200cشود"
+    ids = vocabulary.encode(text)
+    assert normalize_symbols(built.report.request.settings.symbols, cleaning, keep_zwnj=True) == (symbol,)
+    assert symbol in [vocabulary.pieces[i] for i in ids]
+    assert vocabulary.decode(ids) == text
+    assert tokenizer.encode(text, add_special_tokens=False).ids == ids
+
+
+def test_symbol_that_is_a_byte_token_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="special token"):
+        normalize_symbols(["<0x41>"], KEEP_ALL, byte_fallback=True)
+    assert normalize_symbols(["<0x41>"], KEEP_ALL) == ("<0x41>",)
 
 
 @pytest.mark.parametrize("form", ["NFC", "none"])

@@ -177,3 +177,11 @@ def test_missing_special_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer"):
         Vocabulary.load(tmp_path)
+
+
+def test_vocab_txt_null_options_are_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*BERT_ROLES.values(), "cafe", "Cafe"]), encoding="utf-8")
+    options = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese_chars": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    vocabulary = Vocabulary.load(tmp_path)
+    assert [vocabulary.pieces[index] for index in vocabulary.encode("Café")] == ["cafe"]
