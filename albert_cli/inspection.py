@@ -150,11 +150,10 @@ def _verify_manifests_below(directory: Path) -> int:
 
     Raises `CheckpointError` if a file is damaged, or if there is no manifest.
     """
-    with_manifest = [path.parent.relative_to(directory) for path in directory.rglob(store.MANIFEST)]
-    visible = sorted(path for path in with_manifest if not any(part.startswith(".") for part in path.parts))
-    if not visible:
+    folders = [folder for folder in store.walk_folders(directory) if os.path.lexists(folder / store.MANIFEST)]
+    if not folders:
         raise CheckpointError(f"{directory}: no {store.MANIFEST}, so nothing can be verified")
-    return sum(len(store.verify(directory / path).files) for path in visible)
+    return sum(len(store.verify(folder).files) for folder in folders)
 
 
 def _describe_run_or_result(directory: Path) -> JsonObject:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from albert_cli import store
-from albert_cli.errors import AlbertError, Interrupted
+from albert_cli.errors import AlbertError, BusyError, ConfigError, Interrupted
 
 PLAN_FILE: Final = ".work.json"  # the plan of an experiment is .work-NAME.json
 # Folders with a directory for the lock and the note of each unit, for units whose own directory must not exist before
@@ -64,26 +64,46 @@ def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
     """Write a plan, if it has any units, before the block runs, and remove the plan if the block succeeds.
 
     If the block raises `AlbertError`, and the output directory is new and contains nothing but the plan, both are
-    removed.
+    removed. If the block rejects the command, because the directory belongs to another one, the plan of that one is
+    restored.
     """
     out = path.parent
     is_new = not out.exists()
+    previous = path.read_bytes() if path.is_file() else None
     if units and (is_new or out.is_dir()):  # if `out` is a file, the block raises an error
         record_plan(path, units)
     try:
         yield
-    except AlbertError:
+    except AlbertError as error:
         if is_new and list(out.glob("*")) == [path]:
             path.unlink()
             out.rmdir()
+        elif isinstance(error, BusyError | ConfigError) and not is_new:
+            if previous is None:
+                path.unlink(missing_ok=True)
+            else:
+                store.write_bytes(path, previous)
         raise
     path.unlink(missing_ok=True)
 
 
-def read_plans(directory: Path) -> Sequence[WorkPlan]:
-    """Read all plans in an output directory; several experiments may share one."""
-    pattern = f"{Path(PLAN_FILE).stem}*.json"
-    return [store.read_record(path, WorkPlan) for path in sorted(directory.glob(pattern))]
+def read_plans(directory: Path) -> list[WorkPlan]:
+    """Read all plans in an output directory and below it, with the names of the units relative to `directory`.
+
+    Several experiments may share a directory. The plan of a command that works on a unit of another plan is left out.
+    """
+    plans: list[WorkPlan] = []
+    names: set[str] = set()  # of the units of all plans
+    for folder in store.walk_folders(directory):
+        prefix = PurePosixPath(folder.relative_to(directory).as_posix())
+        if any(path.as_posix() in names for path in (prefix, *prefix.parents)):
+            continue
+        for path in sorted(folder.glob(f"{Path(PLAN_FILE).stem}*.json")):
+            plan = store.read_record(path, WorkPlan)
+            units = {(prefix / name).as_posix(): title for name, title in plan.units.items()}
+            plans.append(WorkPlan(plan.command, units))
+            names |= units.keys()
+    return plans
 
 
 @contextmanager

@@ -6,6 +6,7 @@ on their units, the `status.json` of training runs, and the records of experimen
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +16,8 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from albert_cli import store
-from albert_cli.errors import CheckpointError, InputError
+from albert_cli.errors import AlbertError, InputError
+from albert_cli.results import RESULTS
 from albert_cli.work_plan import STAGE_LOCKS, UNIT_LOCKS, UnitNote, read_note, read_plans
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
@@ -104,8 +106,9 @@ def read_status(directory: Path) -> DirectoryStatus:
     if not units:
         raise InputError(f"{directory}: no work of albert", "name an output directory of data, pretrain, eval, …")
     commands = [plan.command for plan in plans]  # a finished command removes its plan, so these are unfinished
-    if not plans:
-        commands = [unit.command for unit in units if unit.command and unit.state in ("failed", "interrupted")]
+    # The command of a plan does the plan's units again, so only the other units need commands of their own.
+    others = [unit for unit in units if unit.name not in titles and unit.state in ("failed", "interrupted")]
+    commands += [unit.command for unit in others if unit.command]
     return DirectoryStatus(str(directory), units, list(dict.fromkeys(commands)))
 
 
@@ -115,7 +118,8 @@ def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
     if (path / store.MANIFEST).is_file():
         return WorkUnitStatus(name, "done")
     # The command determines which of these directories has the lock and the note of its units.
-    lock_directories = (path, path.parent / STAGE_LOCKS / path.name, directory / UNIT_LOCKS / path.name)
+    lock_directories = [path, path.parent / STAGE_LOCKS / path.name]
+    lock_directories += [directory / parent / UNIT_LOCKS / path.name for parent in PurePosixPath(name).parents]
     notes = [note for note in map(read_note, lock_directories) if note.host]
     note = notes[0] if notes else UnitNote()
     if any(map(store.is_locked, lock_directories)):
@@ -138,11 +142,13 @@ def _is_below(name: str, planned: Mapping[str, WorkUnitStatus]) -> bool:
 
 def _iter_runs(directory: Path) -> Iterator[WorkUnitStatus]:
     """Yield the state of each training run."""
-    for path in sorted(directory.rglob("status.json")):
-        name = path.parent.relative_to(directory).as_posix()
+    for folder in store.walk_folders(directory):
+        if not os.path.lexists(folder / "status.json"):
+            continue
+        name = folder.relative_to(directory).as_posix()
         try:
-            yield _describe_run(path.parent, name)
-        except CheckpointError as error:
+            yield _describe_run(folder, name)
+        except AlbertError as error:
             yield WorkUnitStatus(name, "failed", error.message)
 
 
@@ -162,4 +168,13 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
     detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
     if state == "interrupted":
         return WorkUnitStatus(name, "interrupted", detail, command)
+    if state == "diverged" and _is_in_result(run):
+        return WorkUnitStatus(name, "done", detail)
     return WorkUnitStatus(name, "failed", detail, command)
+
+
+def _is_in_result(run: Path) -> bool:
+    """Return True if the result of an evaluation, in the folder above, lists the run's seed as diverged."""
+    path = run.parent / RESULTS
+    diverged = store.read_json(path).get("diverged") if path.is_file() else None
+    return isinstance(diverged, dict) and run.name.removeprefix("run-") in diverged

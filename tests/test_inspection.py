@@ -89,3 +89,20 @@ def test_inspect_rejects_anything_else(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Words.\n")
     with pytest.raises(CheckpointError, match=r"a\.txt: a file"):
         inspect_directory(tmp_path / "a.txt")
+
+
+def test_inspect_verify_includes_linked_checkpoints(finished: Path, tmp_path: Path) -> None:
+    step = Path(shutil.copytree(finished / "step-00000030", tmp_path / "scratch" / "step-00000030"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / step.name).symlink_to(step)
+    assert inspect_directory(tmp_path / "run", verify=True).verified
+    weights = step / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3] + b"abc")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        inspect_directory(tmp_path / "run", verify=True)
+
+
+def test_inspect_data_with_a_link_to_itself(tiny_data: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
+    (data / "stray").symlink_to("stray")
+    assert inspect_directory(data, verify=True).verified

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from albert_cli import store
-from albert_cli.work_plan import locked_unit, record_plan
+from albert_cli.errors import AlbertError, BusyError, ConfigError, InputError
+from albert_cli.work_plan import locked_unit, record_plan, recorded_plan
 from albert_cli.work_status import read_status
 from tests.helpers.command import QUICK, albert, pretrained, write_table
 
@@ -102,3 +103,49 @@ def test_status_of_a_finished_run_is_done(tiny_data: Path, tmp_path: Path) -> No
 def test_status_rejects_directories_without_work(tmp_path: Path) -> None:
     assert "no work of albert" in albert("status", tmp_path, expect=3).err
     assert "no such directory" in albert("status", tmp_path / "gone", expect=3).err
+
+
+def test_status_includes_linked_runs_and_broken_records(tmp_path: Path) -> None:
+    write_status(tmp_path / "out" / "run-0", state="done", step=20)
+    write_status(tmp_path / "scratch" / "run-1", state="failed", message="no memory", command="albert finetune b")
+    (tmp_path / "out" / "run-1").symlink_to(tmp_path / "scratch" / "run-1")
+    (tmp_path / "out" / "run-2").mkdir()
+    (tmp_path / "out" / "run-2" / "status.json").symlink_to("status.json")
+    (tmp_path / "out" / "above").symlink_to(tmp_path / "out")
+    status = read_status(tmp_path / "out")
+    assert status.counts == {"done": 1, "failed": 2}
+    assert status.commands == ["albert finetune b"]
+
+
+def test_status_reads_the_plans_of_subfolders(tmp_path: Path) -> None:
+    write_status(tmp_path / "pretrain", state="done", step=20)
+    write_status(tmp_path / "scores" / "run-0", state="failed", command="albert finetune a")
+    record_plan(tmp_path / "scores" / ".work.json", {"run-0": "", "run-1": ""})
+    record_plan(tmp_path / "scores" / "run-1" / ".work.json", {"part": ""})  # of a command that works on run-1
+    status = read_status(tmp_path)
+    assert status.counts == {"done": 1, "failed": 1, "remaining": 1}
+    assert len(status.commands) == 1 and status.commands != ["albert finetune a"]
+
+
+def test_status_of_a_seed_that_counts_as_diverged_is_done(tmp_path: Path) -> None:
+    write_status(tmp_path / "run-0", state="done", step=20)
+    write_status(tmp_path / "run-1", state="diverged", message="loss is not finite", command="albert eval a")
+    assert read_status(tmp_path).counts == {"done": 1, "failed": 1}
+    store.write_json(tmp_path / "results.json", {"kind": "evaluation", "diverged": {"1": "step 5"}})
+    status = read_status(tmp_path)
+    assert (status.counts, status.commands, status.is_finished) == ({"done": 2}, [], True)
+
+
+@pytest.mark.parametrize("error", [BusyError, ConfigError])
+def test_rejected_command_restores_the_plan(error: type[AlbertError], tmp_path: Path) -> None:
+    path = tmp_path / ".work.json"
+    for previous in (None, {"run-0": "first"}):
+        if previous is not None:
+            record_plan(path, previous)
+        before = path.read_bytes() if path.exists() else None
+        with pytest.raises(error), recorded_plan(path, {"run-9": "other"}):
+            raise error("was started with another recipe")
+        assert (path.read_bytes() if path.exists() else None) == before
+    with pytest.raises(InputError), recorded_plan(path, {"run-9": "other"}):
+        raise InputError("no such file")
+    assert "run-9" in path.read_text(), "the work may continue"

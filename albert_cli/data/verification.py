@@ -99,11 +99,18 @@ def collect_file_signatures(directory: Path) -> dict[str, list[int]]:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
-                if entry.is_dir():
+                if _is_folder(entry):
                     folders.append(entry.path)
                 else:
                     signatures[os.path.relpath(entry.path, directory)] = _file_signature(entry.path)
     return signatures
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _file_signature(path: str) -> list[int]:

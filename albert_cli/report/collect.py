@@ -7,7 +7,6 @@ damaged file raises `CheckpointError`, which names the file and the key.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -233,14 +232,13 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
 def _walk(directories: Sequence[Path]) -> Iterator[Path]:
     """Yield the directories and all folders below them, each once, except hidden folders and checkpoints."""
     seen: set[Path] = set()
-    for start in directories:
-        for folder, subfolders, _ in os.walk(start):
-            # `os.walk` visits only the subfolders that remain in this list.
-            subfolders[:] = sorted(name for name in subfolders if not name.startswith((".", "step-")))
-            path = Path(folder)
-            if path.resolve() not in seen:
-                seen.add(path.resolve())
-                yield path
+    for directory in directories:
+        for folder in store.walk_folders(directory):
+            resolved = folder.resolve()
+            is_step = folder.name.startswith("step-") and folder != directory and not lexists(folder / RESULTS)
+            if resolved not in seen and not is_step:
+                seen.add(resolved)
+                yield folder
 
 
 def _is_pretraining_run(path: Path) -> bool:

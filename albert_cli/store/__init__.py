@@ -7,7 +7,7 @@ artifacts through `store`.
 """
 
 from albert_cli.os_errors import free_bytes, translate_os_errors
-from albert_cli.store.directories import commit_directory, publish, remove_directory
+from albert_cli.store.directories import commit_directory, publish, remove_directory, walk_folders
 from albert_cli.store.files import open_text_writer, write_bytes, write_json, write_text
 from albert_cli.store.locks import is_locked, lock
 from albert_cli.store.manifests import (
@@ -57,6 +57,7 @@ __all__ = [
     "translate_os_errors",
     "type_adapter",
     "verify",
+    "walk_folders",
     "write_bytes",
     "write_json",
     "write_text",

@@ -1,10 +1,12 @@
 """Write and remove directories so that readers see each of them whole or not at all.
 
 `commit_directory` creates a new directory; `publish` adds the last files to a directory that exists already.
+`walk_folders` finds the directories below one.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,20 @@ from albert_cli.os_errors import translate_os_errors
 from albert_cli.store import files
 from albert_cli.store.manifests import MANIFEST, seal
 from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
+
+
+def walk_folders(directory: Path) -> Iterator[Path]:
+    """Yield a directory and all folders below it that are not hidden, sorted, with linked folders; each only once."""
+    seen: set[Path] = set()
+    for name, subfolders, _ in os.walk(directory, followlinks=True):
+        folder = Path(name)
+        resolved = folder.resolve()
+        if resolved in seen:  # a link to a folder that was already visited, for example one above it
+            subfolders.clear()  # `os.walk` visits only the subfolders that remain in this list
+            continue
+        seen.add(resolved)
+        subfolders[:] = sorted(subfolder for subfolder in subfolders if not subfolder.startswith("."))
+        yield folder
 
 
 @contextmanager

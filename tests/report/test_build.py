@@ -394,6 +394,15 @@ def test_manifest_of_another_program_is_left_out(workspace: Path) -> None:
     assert len(collect_inputs([workspace]).evaluations) == expected
 
 
+def test_results_in_step_folders_and_linked_folders_are_shown(workspace: Path, tmp_path: Path) -> None:
+    expected = len(collect_inputs([workspace]).evaluations)
+    write_eval(workspace / "scores" / "step-2000", [0.6, 0.62])
+    write_eval(tmp_path / "elsewhere", [0.7, 0.72])
+    (workspace / "linked").symlink_to(tmp_path / "elsewhere")
+    (workspace / "above").symlink_to(workspace)
+    assert len(collect_inputs([workspace]).evaluations) == expected + 2
+
+
 def test_every_held_out_corpus_has_curves(tmp_path: Path) -> None:
     write_pretraining(tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as journal:
