@@ -39,7 +39,10 @@ class InputSettings:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The examples of a task and their encoded features, by split; `fingerprint` is a hash of them and the class names."""
+    """The examples of a task and their encoded features, by split.
+
+    `fingerprint` is a hash of the class names and of all examples by split.
+    """
 
     settings: InputSettings
     examples: Mapping[str, Sequence[Example]]
