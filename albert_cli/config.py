@@ -106,7 +106,7 @@ def read_recipe(name: str, *children: Path) -> RecipeValues:
 def _read_toml(path: Path) -> RecipeValues:
     """Parse a TOML file; raise `ConfigError` if it is invalid or sets no value."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors on Windows write a BOM
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
@@ -185,7 +185,7 @@ def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> R
 
 def read_description(path: Path) -> str:
     """Return the first sentence of a recipe's first comment."""
-    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8-sig").splitlines())
     comment = " ".join(line.strip("# ") for line in lines)
     return re.split(r"(?<=\.) +(?=[A-Z])", comment)[0]
 

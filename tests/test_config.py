@@ -240,6 +240,13 @@ def test_unreadable_recipe_is_rejected(text: bytes, message: str, tmp_path: Path
         config.read_recipe(str(path))
 
 
+def test_recipe_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(b"\xef\xbb\xbf# A comment.\n[train]\nseed = 1\n")
+    assert config.read_recipe(str(path)) == {"train": {"seed": 1}}
+    assert config.read_description(path) == "A comment."
+
+
 def test_short_names_of_recipes_must_be_unique() -> None:
     assert config.find_recipe("albert-base") == config.find_recipe("pretrain/albert-base")
     with pytest.raises(ConfigError, match="no recipe is called 'albert-bose'") as raised:

@@ -19,7 +19,6 @@ from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import count_of
-from albert_cli.model.hub import Checkpoint
 from albert_cli.results import (
     RESULTS,
     EvaluationResult,
@@ -29,7 +28,7 @@ from albert_cli.results import (
     SeedSummary,
     TaskResult,
 )
-from albert_cli.training.intermediate import add_intermediate
+from albert_cli.training.intermediate import ENCODER_KEYS, add_intermediate, missing_intermediate, use_intermediate
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import resolve_schedule
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
@@ -98,7 +97,8 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     """Evaluate every combination below `out`, and select the one with the highest median on dev.
 
     Prints the amount of training first. The same command resumes a stopped search. An intermediate task is fine-tuned
-    once for all combinations, without the searched values. Raises `AllSeedsDiverged` if no combination has a score.
+    once for all combinations with the same initial encoder, without the other searched values. Raises
+    `AllSeedsDiverged` if no combination has a score.
     """
     if name == GLUE_SUITE:
         raise ConfigError("a search needs one task", "for example `albert search rte …`")
@@ -168,19 +168,23 @@ def _add_intermediates(
 ) -> list[_GridPoint]:
     """Fine-tune each intermediate task once; return the points with the resulting model as their initial encoder.
 
-    A point whose recipe has no intermediate task does not change.
+    Points with different `ENCODER_KEYS` have separate intermediate runs. A point without a missing intermediate task
+    does not change.
     """
-    models: dict[str, Checkpoint] = {}  # by intermediate task
+    runs: dict[str, Path] = {}  # the directories of intermediate runs, by the name of their folder
     points_with_models = []
     for point in points:
         prepared = point.runs.prepared
-        name = prepared.recipe.intermediate_task
-        if name in models:
-            prepared = replace(prepared, intermediate=models[name])
-        else:
-            prepared = add_intermediate(prepared, out / f"intermediate-{name}", request.overrides, opened)
-        if prepared.intermediate is not None:
-            models[name] = prepared.intermediate
+        name = missing_intermediate(prepared)
+        if name is not None:
+            encoder_values = [f"{key}={value}" for key, value in point.combination.items() if key in ENCODER_KEYS]
+            folder = ",".join([f"intermediate-{name}", *encoder_values])
+            if folder in runs:
+                prepared = use_intermediate(prepared, runs[folder], opened)
+            else:
+                prepared = add_intermediate(prepared, out / folder, request.overrides, opened)
+            if prepared.intermediate is not None:
+                runs[folder] = prepared.intermediate.directory
         points_with_models.append(replace(point, runs=replace(point.runs, prepared=prepared)))
     return points_with_models
 

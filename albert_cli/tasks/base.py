@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, Protocol, Self, TypeVar, cast
@@ -353,9 +353,14 @@ def check_finite(outputs: Array) -> None:
         raise DivergedError("the model's predictions are not finite", "lower optimizer.lr, or use other weights")
 
 
-def fingerprint_examples(examples: Iterable[object]) -> str:
-    """Return 16 hexadecimal digits of a hash over all fields of the examples, in order."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(repr(example).encode())
+def fingerprint_examples(output_names: Sequence[str], examples: Mapping[str, Sequence[object]]) -> str:
+    """Return 16 hexadecimal digits of a hash over the names of the outputs and all fields of each split's examples.
+
+    Examples have class indices, whose meaning depends on the names. examples: by split, in order.
+    """
+    digest = hashlib.sha256(repr(list(output_names)).encode())
+    for split, split_examples in examples.items():
+        digest.update(repr((split, len(split_examples))).encode())
+        for example in split_examples:
+            digest.update(repr(example).encode())
     return digest.hexdigest()[:16]

@@ -18,18 +18,27 @@ from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, open_checkpoint, prepare_task
 
 INTERMEDIATE_KEY = "intermediate_task"  # the key of a fine-tuning recipe
+# Recipe keys that determine the initial encoder. The intermediate run has the values of the task that starts from it.
+ENCODER_KEYS = ("model.weights", "model.overlap_heads", "model.overlap_context_heads")
+# An override of these keys is for this task's recipe and examples, not for those of the intermediate task.
+_TASK_KEYS = (INTERMEDIATE_KEY, "data.both_orders", "data.train_examples", "data.dev_examples")
 
 
 def missing_intermediate(prepared: PreparedTask) -> str | None:
     """Return the name of the intermediate task to fine-tune on first; None if there is nothing to do.
 
-    There is nothing to do if the recipe names no intermediate task, if the checkpoint is only scored, or if the
-    checkpoint has the intermediate task's head, so that it was fine-tuned on this task already.
+    There is nothing to do if the recipe names no intermediate task, if the checkpoint is only scored, or if training
+    continues with the checkpoint's head. There is nothing to do either if the checkpoint has the intermediate task's
+    head, so that it was fine-tuned on this task already; the controls, though, do not have its weights. A head whose
+    classes have no names may be another task's.
     """
     name = prepared.recipe.intermediate_task
-    if name == NO_INTERMEDIATE_TASK or not prepared.needs_training or find_task(name).has_head(prepared.checkpoint):
+    model = prepared.recipe.model
+    if name == NO_INTERMEDIATE_TASK or not prepared.needs_training or model.head == "checkpoint":
         return None
-    return name
+    checkpoint = prepared.checkpoint
+    is_finetuned = find_task(name).has_head(checkpoint) and not checkpoint.has_unnamed_labels
+    return None if is_finetuned and model.weights == "pretrained" else name
 
 
 def add_intermediate(
@@ -41,17 +50,18 @@ def add_intermediate(
     """Fine-tune on the recipe's intermediate task in a run below `folder`, and take the encoder of that run.
 
     A finished run is not repeated. If the intermediate task's data are missing, the task starts from the checkpoint
-    itself (`skip_intermediate`). overrides: the `-s` settings of the intermediate run (default: those of this task).
-    opened: the checkpoints that this command has already read.
+    itself (`skip_intermediate`). overrides: the `-s` settings of the intermediate run (default: those of this task). It
+    has the same `ENCODER_KEYS` as this task in any case. opened: the checkpoints that this command has already read.
     """
     name = missing_intermediate(prepared)
     if name is None:
         return prepared
     if overrides is None:
         overrides = prepared.request.overrides
-    # An override of `intermediate_task` is for this task, not for the intermediate one.
-    overrides = tuple(override for override in overrides if not _sets_intermediate(override))
-    request = replace(prepared.request, overrides=overrides)
+    overrides = [override for override in overrides if _overridden_key(override) not in _TASK_KEYS]
+    model = prepared.recipe.model
+    overrides += [f"{key}={getattr(model, key.removeprefix('model.'))}" for key in ENCODER_KEYS]
+    request = replace(prepared.request, overrides=tuple(overrides))
     try:
         intermediate = prepare_task(name, request, opened)
         inputs = intermediate.load_inputs()
@@ -63,12 +73,18 @@ def add_intermediate(
         f"(-s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK} skips it)"
     )
     finetune(intermediate, inputs, out, retry_diverged=False)
-    return use_intermediate(prepared, out)
+    return use_intermediate(prepared, out, opened)
 
 
-def use_intermediate(prepared: PreparedTask, directory: Path) -> PreparedTask:
-    """Return the task with the encoder of a finished run of the intermediate task in `directory`."""
-    return replace(prepared, intermediate=open_checkpoint(directory).checkpoint)
+def use_intermediate(prepared: PreparedTask, directory: Path, opened: OpenCheckpoints | None = None) -> PreparedTask:
+    """Return the task with the encoder of a finished run of the intermediate task in `directory`.
+
+    The encoder gets the number of positions in this task's recipe. opened: the checkpoints that this command has
+    already read.
+    """
+    settings = replace(prepared.recipe.model, labels=())  # `labels` names the classes of the checkpoint's head
+    checkpoint = open_checkpoint(directory, opened).checkpoint
+    return replace(prepared, intermediate=settings.apply_to_checkpoint(checkpoint))
 
 
 def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
@@ -78,7 +94,7 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     the intermediate task with `-s`.
     """
     title = find_task(prepared.recipe.intermediate_task).title
-    if any(map(_sets_intermediate, prepared.request.overrides)):
+    if INTERMEDIATE_KEY in map(_overridden_key, prepared.request.overrides):
         raise InputError(
             f"{prepared.task.title} cannot start from {title}: {reason}",
             f"add {title} to --data, or skip it with -s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}",
@@ -89,6 +105,6 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     return replace(prepared, recipe=recipe, intermediate_note=note)
 
 
-def _sets_intermediate(override: str) -> bool:
-    """Return True if an override `KEY=VALUE` sets `intermediate_task`."""
-    return override.partition("=")[0].strip() == INTERMEDIATE_KEY
+def _overridden_key(override: str) -> str:
+    """Return the key of an override `KEY=VALUE`."""
+    return override.partition("=")[0].strip()

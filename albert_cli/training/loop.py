@@ -95,7 +95,8 @@ class Loop(Generic[BatchT]):
             checkpoint.prune_checkpoints(self.out, train.keep)  # the run may have been killed before it pruned
             (self.out / DIVERGED_FILE).unlink(missing_ok=True)
         save_steps, _ = train.save_interval()
-        with self._open_log() as log, contextlib.closing(self.steps(log, self.schedule.total_steps)) as results:
+        tools = self.job.settings.train.track
+        with self._open_log(tools) as log, contextlib.closing(self.steps(log, self.schedule.total_steps)) as results:
             for result in results:
                 if self._is_due(train.eval_every):
                     self._evaluate(log)
@@ -108,13 +109,12 @@ class Loop(Generic[BatchT]):
                     raise Interrupted(f"{self.out}: stopped after step {self.state.step}")
 
     @contextlib.contextmanager
-    def _open_log(self) -> Iterator[RunLog | None]:
-        """Open the run's log on rank 0; other ranks have none."""
+    def _open_log(self, tools: Sequence[str]) -> Iterator[RunLog | None]:
+        """Open the run's log on rank 0, with the trackers of these names; other ranks have none."""
         if self.group.rank != 0:
             yield None
             return
-        settings = self.job.settings
-        trackers = open_trackers(self.out, self.state.step, settings.train.track, config.to_toml_values(settings))
+        trackers = open_trackers(self.out, self.state.step, tools, config.to_toml_values(self.job.settings))
         with contextlib.closing(RunLog(self.out, self.state.step, self.hints, trackers)) as log:
             yield log
 
@@ -358,7 +358,8 @@ def measure_step_seconds(job: TrainingJob[BatchT], group: RankGroup, *, steps: i
     with TemporaryDirectory(prefix="albert-") as out:
         optimizer = make_optimizer(job.model, job.settings.optimizer)
         loop = Loop(job, optimizer, endless, Path(out), group, label="measuring")
-        with loop._open_log() as log, contextlib.closing(loop.steps(log, None)) as results:
+        # The trackers of `train.track` would show a run that nobody has started.
+        with loop._open_log(()) as log, contextlib.closing(loop.steps(log, None)) as results:
             for count, result in enumerate(results, start=1):
                 if result.stop_requested:
                     raise Interrupted("stopped while the speed was measured", "nothing was trained yet")

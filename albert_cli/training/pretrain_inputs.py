@@ -134,7 +134,9 @@ def _open_evaluation_corpora(
             )
         if corpus.n_tokens == 0:
             corpus = TokenCorpus.open(directory, "train")
-        corpora[directory.name] = corpus
+        # "." (whose `name` is "") and ".." do not contain the directory's name.
+        named_directory = directory.resolve() if directory.name in ("", "..") else directory
+        corpora[named_directory.name] = corpus
     if len(corpora) < len(directories):
         raise ConfigError(
             f"evaluation lists two directories with the same name: {', '.join(directories)}",

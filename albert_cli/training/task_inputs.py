@@ -39,7 +39,10 @@ class InputSettings:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The examples of a task and their encoded features, by split; `fingerprint` is a hash of all examples."""
+    """The examples of a task and their encoded features, by split.
+
+    `fingerprint` is a hash of the class names and of all examples by split.
+    """
 
     settings: InputSettings
     examples: Mapping[str, Sequence[Example]]
@@ -86,8 +89,7 @@ def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, setting
         if settings.both_orders and split == settings.train_split:
             to_encode = [*split_examples, *task.swap_pairs(split_examples)]
         features[split] = encode_examples(task, to_encode, vocabulary, settings.max_seq_length)
-    all_examples = (example for split_examples in examples.values() for example in split_examples)
-    return Inputs(settings, examples, features, fingerprint_examples(all_examples))
+    return Inputs(settings, examples, features, fingerprint_examples(task.output_names, examples))
 
 
 def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Example]]:

@@ -55,7 +55,8 @@ def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: Schedule
 def _intermediate_task(prepared: PreparedTask) -> str | None:
     """Return the task that the encoder was fine-tuned on before this task, by this command or an earlier one."""
     recipe = prepared.recipe
-    if recipe.intermediate_task != NO_INTERMEDIATE_TASK:
+    # A run that continues with the checkpoint's head has no intermediate task (`missing_intermediate`).
+    if recipe.intermediate_task != NO_INTERMEDIATE_TASK and recipe.model.head != "checkpoint":
         return recipe.intermediate_task
     finetuned = prepared.checkpoint.finetuned_task
     # The controls, whose weights are "init" or "random", do not have the fine-tuned weights of the checkpoint.

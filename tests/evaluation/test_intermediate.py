@@ -7,8 +7,10 @@ import gc
 import io
 import json
 import re
+import shutil
 import weakref
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,12 @@ from albert_cli.results import EvaluationResult
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.registry import find_task
 from albert_cli.training import intermediate
-from albert_cli.training.intermediate import add_intermediate, use_intermediate
+from albert_cli.training.intermediate import add_intermediate, missing_intermediate, use_intermediate
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest, prepare_task
 from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
-from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, write
+from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, finetune, prepare, write
 
 
 class Suite:
@@ -159,11 +161,63 @@ def test_intermediate_recipe_is_from_the_same_folder(
 ) -> None:
     trained: list[PreparedTask] = []
     monkeypatch.setattr(intermediate, "finetune", lambda prepared, *_, **__: trained.append(prepared))
-    monkeypatch.setattr(intermediate, "use_intermediate", lambda prepared, _: prepared)
+    monkeypatch.setattr(intermediate, "use_intermediate", lambda prepared, *_: prepared)
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, ("intermediate_task=mnli",), "cpu")
     for name, folder in (("mini/rte", "mini"), ("rte", "finetune")):
         add_intermediate(prepare_task(name, request), tmp_path)
         assert trained[-1].recipe.optimizer == load_recipe("mnli", (), folder).optimizer
+
+
+def test_control_of_an_mnli_model_trains_mnli_first(suite: Suite, tmp_path: Path) -> None:
+    mnli_run = suite.out / "mnli" / "run-0"
+    evaluate("rte", str(mnli_run), str(suite.data), tmp_path, 1, QUICK, "cpu", controlled=["random"])
+    control = store.read_json(tmp_path / "controls" / "random" / "run-0" / "results.json")
+    assert control["intermediate"] == store.fingerprint(tmp_path / "mnli" / "controls" / "random" / "run-0")
+    assert "intermediate" not in store.read_json(tmp_path / "run-0" / "results.json")
+
+
+def test_missing_intermediate_classes_without_names_need_it(suite: Suite, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(suite.out / "mnli" / "run-0", tmp_path / "model"))
+    (model / "manifest.json").unlink()
+    values = store.read_json(model / "config.json")
+    written_by_albert = ("id2label", "label2id", "finetuning_task", "albert_task")
+    store.write_json(model / "config.json", {key: values[key] for key in values if key not in written_by_albert})
+    request = TaskRequest(str(model), str(suite.data), 1, QUICK, "cpu")
+    assert hub.read_checkpoint(model).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert missing_intermediate(prepare_task("rte", request)) == "mnli"
+    named = replace(request, overrides=(*QUICK, f"model.labels={list(find_task('mnli').labels)}"))
+    assert missing_intermediate(prepare_task("rte", named)) is None
+
+
+def test_finetune_with_the_checkpoints_head_needs_no_mnli(suite: Suite, tmp_path: Path) -> None:
+    rte_run = suite.out / "rte" / "run-0"
+    prepared = prepare("rte", str(rte_run), str(suite.data), (*QUICK, "model.head=checkpoint"), "cpu")
+    assert missing_intermediate(prepared) is None
+    result = finetune(prepared, tmp_path / "out")
+    assert result["protocol"]["intermediate_task"] == "rte" and "intermediate" not in result
+
+
+def test_intermediate_task_has_all_examples_in_one_order(suite: Suite, tmp_path: Path) -> None:
+    overrides = (*QUICK, "data.both_orders=true", "data.train_examples=3", "data.dev_examples=2")
+    prepared = prepare("rte", str(suite.encoder), str(suite.data), overrides, "cpu")
+    add_intermediate(prepared, tmp_path)
+    result = store.read_json(tmp_path / "run-0" / "results.json")
+    assert result["examples"] == {"train": 24, "dev_matched": 9, "dev_mismatched": 15}
+    assert not result["protocol"]["both_orders"]
+
+
+def test_intermediate_task_has_the_recipes_encoder(suite: Suite, tmp_path: Path) -> None:
+    recipe = tmp_path / "rte.toml"
+    recipe.write_text(
+        'extends = "finetune/rte"\n[model]\nmax_position_embeddings = 64\nweights = "random"\noverlap_heads = 1\n'
+    )
+    prepared = prepare(str(recipe), str(suite.encoder), str(suite.data), QUICK, "cpu")
+    prepared = add_intermediate(prepared, tmp_path / "mnli")
+    assert prepared.intermediate is not None
+    model = load_recipe(str(prepared.intermediate.directory / "recipe.toml"), ()).model
+    assert (model.weights, model.overlap_heads) == ("random", 1)
+    table_PE = build_model(prepared, 0).encoder.embeddings.position.weight
+    assert torch.equal(table_PE[48:], table_PE[:16]), "MNLI's 48 positions are tiled"
 
 
 def test_intermediate_task_unknown_is_rejected(suite: Suite, tmp_path: Path) -> None:

@@ -75,6 +75,25 @@ def test_search_trains_intermediate_task_once(encoder: Path, inference: Path, tm
     assert intermediates == [store.fingerprint(out / "intermediate-mnli" / "run-0")] * 2 + [None] * 2
 
 
+def test_search_trains_intermediate_per_initial_encoder(encoder: Path, inference: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 1, "--out", out]
+    call += [word for override in (*QUICK, "train.seed=7") for word in ("-s", override)]
+    weights = ("pretrained", "random")
+    lists = [f"model.weights={','.join(weights)}", "model.max_position_embeddings=64,48"]
+    printed = albert("search", "rte", *lists, *call)
+    assert printed.err.count("RTE starts from MNLI") == 2, "once for each initial encoder"
+    fingerprints = {}
+    for value in weights:
+        run = out / f"intermediate-mnli,model.weights={value}" / "run-7"
+        assert store.read_json(run / "results.json")["protocol"]["weights"] == value
+        fingerprints[value] = store.fingerprint(run)
+    assert fingerprints["pretrained"] != fingerprints["random"]
+    for point in json.loads((out / "results.json").read_text())["points"]:
+        result = json.loads((out / point["directory"] / "results.json").read_text())
+        assert result["intermediate"] == fingerprints[point["values"]["model.weights"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -218,18 +218,19 @@ def test_read_unknown_split_is_rejected() -> None:
 
 def test_fingerprint_examples_differs_for_other_data() -> None:
     one, other = TextExample("a", "b", 1, "0"), TextExample("ab", "", 1, "0")
-    assert fingerprint_examples([one]) == fingerprint_examples([one])
-    assert (
-        len(
-            {
-                fingerprint_examples([one]),
-                fingerprint_examples([other]),
-                fingerprint_examples([one, one]),
-                fingerprint_examples([]),
-            }
-        )
-        == 4
-    )
+    inputs: list[tuple[list[str], dict[str, list[TextExample]]]] = [
+        (["no", "yes"], {"train": [one], "dev": [other]}),
+        (["bad", "good"], {"train": [one], "dev": [other]}),  # other names of the same classes
+        (["no", "yes"], {"train": [other], "dev": [one]}),
+        (["no", "yes"], {"train": [one, other], "dev": []}),  # an example moved to another split
+        (["no", "yes"], {"train": [], "dev": [one, other]}),
+        (["no", "yes"], {"train": [one], "test": [other]}),
+        (["no", "yes"], {"train": [one, one], "dev": [other]}),
+        (["no", "yes"], {}),
+    ]
+    fingerprints = [fingerprint_examples(names, examples) for names, examples in inputs]
+    assert fingerprints == [fingerprint_examples(names, examples) for names, examples in inputs]
+    assert len(set(fingerprints)) == len(inputs)
 
 
 # ---------------------------------------------------------------- the Hub's form, from a local folder

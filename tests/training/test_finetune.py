@@ -306,6 +306,23 @@ def test_finetune_other_inputs_are_rejected(tuned: Path, finished: Path, table: 
     assert store.read_json(tuned / "status.json")["state"] == "done"
 
 
+def test_finetune_moved_rows_or_renamed_classes_are_rejected(finished: Path, tmp_path: Path) -> None:
+    def write_table(folder: str, train_rows: int, labels: str) -> str:
+        lines = [f"q{i}\tbade figo {'luma ' * (i % 3)}\t{labels[i % 2]}\n" for i in range(16)]
+        (tmp_path / folder).mkdir()
+        for split, part in (("train", lines[:train_rows]), ("dev", lines[train_rows:])):
+            (tmp_path / folder / f"{split}.tsv").write_text(f"id\ttext\tlabel\n{''.join(part)}")
+        return str(tmp_path / folder)
+
+    overrides = (*OVERRIDES, "schedule.total_steps=4", "train.eval_every=2")
+    original = write_table("original", 12, "ab")
+    result = finetune(prepare("table", str(finished), original, overrides, "cpu"), tmp_path / "run")
+    assert result["examples"] == {"train": 12, "dev": 4}
+    for data in (write_table("moved", 8, "ab"), write_table("renamed", 12, "cd")):
+        with pytest.raises(ConfigError, match="started with other data"):
+            finetune(prepare("table", str(finished), data, overrides, "cpu"), tmp_path / "run")
+
+
 def test_finetune_of_a_finished_run_restores_its_status(tuned: Path, prepared: PreparedTask, tmp_path: Path) -> None:
     run = Path(shutil.copytree(tuned, tmp_path / "run"))
     status = store.read_json(run / "status.json")

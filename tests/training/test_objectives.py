@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,23 @@ def test_evaluate_reports_other_corpora_by_name(
     damaged.write_bytes(damaged.read_bytes()[::-1])
     with pytest.raises(CheckpointError, match=r"squad-dev/.*: damaged"):
         pretrain(str(recipe), tiny_data, tmp_path / "no", overrides, device="cpu")
+
+
+@pytest.mark.parametrize(("working_directory", "directory"), [("data", "."), ("data/below", "..")])
+def test_evaluate_dots_are_not_the_name_of_a_corpus(
+    working_directory: str,
+    directory: str,
+    recipe: Path,
+    tiny_data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(tiny_data, tmp_path / "data")
+    (tmp_path / working_directory).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / working_directory)
+    overrides = [f'evaluation=["{directory}"]', "schedule.total_steps=2", "schedule.warmup_steps=1"]
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert result.metrics["data/mlm_loss"] == result.metrics["mlm_loss"]
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 9])

@@ -17,8 +17,8 @@ import pytest
 
 from albert_cli import journal
 from albert_cli.errors import ConfigError
-from albert_cli.training.pretrain import pretrain
-from albert_cli.training.trackers import IDS_FILE, Trackers, open_trackers
+from albert_cli.training.pretrain import plan_pretraining, pretrain
+from albert_cli.training.trackers import IDS_FILE, PROJECT, Trackers, open_trackers
 
 
 def train_losses(run: Path) -> list[tuple[int, float]]:
@@ -77,6 +77,16 @@ def test_run_writes_mlflow_curves(
     logged = client.get_run(run_id)
     assert logged.info.status == "FINISHED"
     assert logged.data.params["train.batch_size"]
+
+
+def test_dry_run_opens_no_tracker(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    plan_pretraining(str(recipe), tiny_data, tmp_path / "run", ['train.track=["mlflow"]'], device="cpu")
+    assert mlflow.tracking.MlflowClient().get_experiment_by_name(PROJECT) is None
 
 
 def test_run_writes_trackio_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
