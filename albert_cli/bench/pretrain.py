@@ -277,13 +277,17 @@ class PretrainBench:
 
     def _compute_recipe_step(self, parts: Mapping[str, float], micro: MicroBatchFacts, peak: float) -> RecipeStep:
         """Compute the recipe's step and run from the seconds of the parts and the matmul peak in FLOP/s."""
-        batch_size = self.recipe.train.batch_size
+        recipe = self.recipe
+        batch_size = recipe.train.batch_size
         ranks = self.group.world_size
         micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank that has the most of them
         # Training samples the next micro-batch during the computation, so the slower of the two counts.
         computing = micro_batches * max(parts["forward"] + parts["backward"], parts["data"])
         seconds = computing + parts["communication"] + parts["optimizer"]
-        days = seconds * self.recipe.schedule.total_steps / _SECONDS_PER_DAY
+        # A batch warmup makes the first batches smaller, but each step has one update.
+        steps = recipe.schedule.total_steps - recipe.first_step
+        updates = steps * (parts["communication"] + parts["optimizer"])
+        days = (computing * recipe.total_sequences / batch_size + updates) / _SECONDS_PER_DAY
         flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
         return RecipeStep(
             sequences=batch_size,
@@ -293,7 +297,7 @@ class PretrainBench:
             mfu=round(flops_per_rank / seconds / peak, 4),
             optimizer_fraction=round(parts["optimizer"] / seconds, 5),
             communication_fraction=round(parts["communication"] / seconds, 5),
-            steps=self.recipe.schedule.total_steps,
+            steps=steps,
             days=round(days, 4),
             devices_for_a_week=math.ceil(days * ranks / 7),
             devices_for_a_day=math.ceil(days * ranks),

@@ -184,6 +184,11 @@ class _Planner:
             needs.append(parent.pretrain)
             if variant.continues:
                 finished_steps = parent.recipe.schedule.total_steps
+                if recipe.schedule.total_steps <= finished_steps:
+                    raise ConfigError(
+                        f"{name}: has {recipe.schedule.total_steps:,} steps, and continues a run of {finished_steps:,}",
+                        "use more steps, or leave out -s schedule.total_steps",
+                    )
         if variant.teacher:
             teacher = self.plan_pretraining(variant.teacher, seed)
             assert teacher.pretrain is not None and teacher.recipe is not None

@@ -87,3 +87,15 @@ def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_
 )
 def test_wrong_arguments(arguments: list[str], code: int, printed: str) -> None:
     assert printed in albert("bench", "pretrain", *arguments, expect=code).err
+
+
+def test_duration_of_a_run_counts_the_batch_warmup(recipe: Path, tiny_data: Path) -> None:
+    steps = 9_000_000
+    changes = [f"schedule.total_steps={steps}", f"batch.warmup_steps={steps}", "batch.warmup_from=1"]
+    options = [word for change in changes for word in ("-s", change)]
+    call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu", *options)
+    result = json.loads(albert(*call, "--json").out)
+    parts, step = result["parts_ms"], result["recipe_step"]
+    updates = parts["optimizer"] + parts["communication"]
+    computing = 1000 * step["seconds"] - updates  # of a step with the whole batch; on average a step has 4 of 8
+    assert step["days"] == pytest.approx(steps * (computing * 4 / 8 + updates) / 86.4e6, rel=0.01)
