@@ -109,6 +109,11 @@ def test_eval_scores_all_of_a_single_file(tmp_path: Path, tiny_vocabulary: Path)
         (["good", "new"], ModelHead(("bad", "good")), ("good", "new")),
         (["x", "y"], ModelHead(("score",)), ("x", "y")),
         (["good", "Good"], ModelHead(("bad", "good")), ("Good", "good")),
+        (["0", "1"], ModelHead(("-1", "0", "1")), ("-1", "0", "1")),
+        (["-1", "0"], ModelHead(("-1", "0", "1")), ("-1", "0", "1")),
+        (["A-", "B"], ModelHead(("A", "A-", "B")), ("A", "A-", "B")),
+        (["a", "b"], ModelHead(("A", "A-", "B")), ("a", "b")),
+        (["a", "b"], ModelHead(("a", "a", "b")), ("a", "b")),
     ],
 )
 def test_open_table_single_file_takes_the_classes_of_the_model(
