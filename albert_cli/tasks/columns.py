@@ -54,7 +54,7 @@ def find_column(
     user_name: str = getattr(settings, role)
     if user_name:
         return find_named_columns(table, role, [user_name])[0]
-    return find_usual_column(table, names[role], _label_and_id_columns(settings))
+    return find_usual_column(table, names[role], label_and_id_columns(settings))
 
 
 def find_named_columns(table: TextTable, role: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -101,7 +101,7 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
         return require_column(table, "text", settings), require_column(table, "text_pair", settings)
     if settings.text:
         return (require_column(table, "text", settings),)
-    lowercase = _lowercase_columns(table, _label_and_id_columns(settings))
+    lowercase = _lowercase_columns(table, label_and_id_columns(settings))
     for first, second in _PAIRS:
         if first in lowercase and second in lowercase:
             return lowercase.index(first), lowercase.index(second)
@@ -184,7 +184,7 @@ def _binary_columns(table: TextTable) -> list[str]:
     return [name for index, name in enumerate(table.columns) if {row[index] for row in table.cells} <= {"0", "1"}]
 
 
-def _label_and_id_columns(settings: TableSettings) -> set[str]:
+def label_and_id_columns(settings: TableSettings) -> set[str]:
     """Return the names of the columns that the settings name as labels or ids."""
     return {settings.label, settings.id, *settings.label_columns}
 
