@@ -1,8 +1,8 @@
 """Find the columns of a table by their roles (text, text_pair, label, id).
 
 The setting `table.ROLE` contains the name of the role's column. If the user leaves the setting empty, the column
-is found by the role's usual names, in upper or lower case. A column that the user named as label or id is never found by
-its usual name as another role, so no label is read as a text.
+is found by the role's usual names, in upper or lower case. A column that the settings name as label or id has no other
+role, so that no label is read as a text.
 """
 
 from __future__ import annotations

@@ -121,9 +121,9 @@ def is_quoted(lines: NumberedLines, dialect: Dialect) -> bool:
     without quoting usually violate this condition. In addition, one of two conditions must hold:
 
     * The header begins with a quotation mark.
-    * A cell must be in quotes, because it contains the delimiter, a line end, or a quotation mark that the file doubles.
-      If a cell contains a line end, some lines must not be rows by themselves. Otherwise the marks are in two texts,
-      such as the first and the last sentence of a quotation.
+    * A cell needs quotes, because it contains the delimiter, a line end, or a quotation mark that the file doubles. If
+      a cell contains a line end, some lines must not be rows by themselves. Otherwise the marks are in two texts, such
+      as the first and the last sentence of a quotation.
     """
     row_lines: list[str] = []  # of the current row
     are_lines_rows = True

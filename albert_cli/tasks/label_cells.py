@@ -121,8 +121,9 @@ def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
 def match_model_labels(cells: Sequence[LabelCell], model_labels: Sequence[str]) -> tuple[str, ...] | None:
     """Return a model's classes in its order, in the spelling of the labels, if all labels are among them.
 
-    Labels that all are names of classes keep these spellings. Return () for a model that predicts a value, if all labels
-    are numbers, and None if the labels do not fit the model, or two names or two labels differ only in spelling.
+    If all labels are exact names of classes, the names remain. Return () for a model that predicts a value, if all
+    labels are numbers. Return None if the labels do not fit the model, or if only the spelling of two classes or of two
+    labels differs.
     """
     present = [cell.text for cell in cells if not is_missing(cell.text, model_labels)]
     if not present:

@@ -65,9 +65,9 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
 
     `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `head` is the classifier of the model that may be
     scored on the table. Its labels are the classes if there is no train, or if the data are a single file whose labels
-    are all among them. Its text columns are read if `settings` name none and give them no other role, and the table has
-    them. Raises `ConfigError` if no file is named, and `InputError` for a missing file or column, or for labels that are
-    neither classes nor values.
+    are all among them. Its text columns are read if the table has them, and `settings` name no text and give them no
+    other role. Raises `ConfigError` if no file is named, and `InputError` for a missing file or column, or for labels
+    that are neither classes nor values.
     """
     files = find_table_files(settings, data)
     # If `data` is a single file, it is the only split. A folder's files, and those of the Hub, have other names.

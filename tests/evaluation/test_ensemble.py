@@ -152,7 +152,9 @@ def test_ensemble_predicts_in_the_first_members_label_order(
 
 def test_ensemble_of_squad2_without_unanswerable_questions(encoder: Path, tmp_path: Path) -> None:
     answer = {"text": "luma", "answer_start": 10}
-    rows = [{"id": str(i), "question": "Who figo?", "context": "Bade figo luma wi.", "answers": [answer]} for i in "abc"]
+    rows = [
+        {"id": str(i), "question": "Who figo?", "context": "Bade figo luma wi.", "answers": [answer]} for i in "abc"
+    ]
     for split in ("train", "dev"):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     overrides = (*QUICK, "data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3")
