@@ -43,7 +43,7 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
     Raises `ConfigError` if the classes of a head to score have no names, since it may belong to another task, or if the
     request has `--split test` and the checkpoint would be trained.
     """
-    prepared = prepare_task(name, request, opened)
+    prepared = prepare_task(name, request, opened, may_be_scored=not request.retrain)
     task = prepared.task
     model_settings = prepared.recipe.model
     checkpoint = prepared.checkpoint
@@ -56,6 +56,8 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
             )
         if model_settings.labels and not training_is_requested:
             task.reorder_labels(checkpoint)  # raises `ConfigError`: the names in `model.labels` are not the task's
+        if prepared.recipe.task == "table" and checkpoint.finetuned_task is not None and not request.retrain:
+            return prepare_task(name, request, opened)  # training reads the usual columns, not the checkpoint's
         return prepared
     if model_settings.head == "auto" and checkpoint.has_unnamed_labels:
         raise ConfigError(

@@ -226,14 +226,14 @@ class Classification(LogitsTask[TextExample]):
         """Return the head's row for each of `output_names`; None if the head is not for this task.
 
         The classes match in any order and spelling. A head with the default names LABEL_0, LABEL_1, … only needs the
-        same number of classes.
+        same number of classes if the task's classes have other names.
         """
-        size = len(self.output_names)
-        if checkpoint.has_unnamed_labels and len(checkpoint.labels) == size:
-            return list(range(size))
         if self.is_regression:
             return [0] if len(checkpoint.labels) == 1 else None
-        return match_labels(self.labels, checkpoint.labels)
+        rows = match_labels(self.labels, checkpoint.labels)
+        if rows is None and checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.labels):
+            return list(range(len(self.labels)))
+        return rows
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         wanted = ", ".join(self.output_names)
@@ -250,7 +250,7 @@ class Classification(LogitsTask[TextExample]):
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
         """Load the checkpoint's model; print the class names that replace its default names LABEL_0 and so on."""
-        has_other_names = not self.is_regression and self.labels != checkpoint.labels
+        has_other_names = not self.is_regression and match_labels(self.labels, checkpoint.labels) is None
         if checkpoint.has_unnamed_labels and has_other_names:
             names = ", ".join(self.labels)
             console.info(f"{checkpoint.directory}: labels have no names; reading them as {self.title}'s: {names}")
@@ -280,8 +280,10 @@ def comparable_name(label: str) -> str:
     """Return a class name in lower case without blanks, hyphens and underscores, to compare spellings.
 
     `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores is
-    returned unchanged.
+    returned unchanged, and so is a number with a sign, because -1 and 1 are different classes.
     """
+    if re.fullmatch(r"[+-]\d+(\.\d+)?", label):
+        return label
     return re.sub(r"[\s_-]+", "", label.casefold()) or label
 
 

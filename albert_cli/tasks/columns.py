@@ -1,7 +1,8 @@
 """Find the columns of a table by their roles (text, text_pair, label, id).
 
 The setting `table.ROLE` contains the name of the role's column. If the user leaves the setting empty, the column
-is found by the role's usual names, in upper or lower case.
+is found by the role's usual names, in upper or lower case. A column that the settings name as label or id has no other
+role, so that no label is read as a text.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def find_column(
     user_name: str = getattr(settings, role)
     if user_name:
         return find_named_columns(table, role, [user_name])[0]
-    return find_usual_column(table, names[role])
+    return find_usual_column(table, names[role], label_and_id_columns(settings))
 
 
 def find_named_columns(table: TextTable, role: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -64,9 +65,12 @@ def find_named_columns(table: TextTable, role: str, names: Sequence[str]) -> tup
     return tuple(map(table.columns.index, names))
 
 
-def find_usual_column(table: TextTable, names: Sequence[str]) -> int | None:
-    """Return the index of the column with the first of these names that the table has; None if it has none."""
-    lowercase = _lowercase_columns(table)
+def find_usual_column(table: TextTable, names: Sequence[str], excluded: Collection[str] = ()) -> int | None:
+    """Return the index of the column with the first of these names that the table has; None if it has none.
+
+    `excluded` are the names of columns that have another role.
+    """
+    lowercase = _lowercase_columns(table, excluded)
     return next((lowercase.index(name) for name in names if name in lowercase), None)
 
 
@@ -97,7 +101,7 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
         return require_column(table, "text", settings), require_column(table, "text_pair", settings)
     if settings.text:
         return (require_column(table, "text", settings),)
-    lowercase = _lowercase_columns(table)
+    lowercase = _lowercase_columns(table, label_and_id_columns(settings))
     for first, second in _PAIRS:
         if first in lowercase and second in lowercase:
             return lowercase.index(first), lowercase.index(second)
@@ -180,5 +184,11 @@ def _binary_columns(table: TextTable) -> list[str]:
     return [name for index, name in enumerate(table.columns) if {row[index] for row in table.cells} <= {"0", "1"}]
 
 
-def _lowercase_columns(table: TextTable) -> list[str]:
-    return [name.strip().lower() for name in table.columns]
+def label_and_id_columns(settings: TableSettings) -> set[str]:
+    """Return the names of the columns that the settings name as labels or ids."""
+    return {settings.label, settings.id, *settings.label_columns}
+
+
+def _lowercase_columns(table: TextTable, excluded: Collection[str] = ()) -> list[str]:
+    """Return the names of the columns in lower case, "" for those in `excluded`, so that their indices remain."""
+    return ["" if name in excluded else name.strip().lower() for name in table.columns]

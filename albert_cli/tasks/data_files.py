@@ -133,7 +133,7 @@ def read_table(path: Path, settings: TableSettings) -> TextTable:
 
 
 def read_objects(path: Path) -> TextTable:
-    """Read a Parquet file, or JSON lines with the same keys in all objects, as a table."""
+    """Read a Parquet file or JSON lines as a table, in the way of `table_from_objects`."""
     if path.suffix.lower() == ".parquet":
         return table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
     numbered_lines = enumerate(read_lines(path), start=1)
@@ -141,22 +141,28 @@ def read_objects(path: Path) -> TextTable:
 
 
 def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:
-    """Build a table from numbered objects, with the keys of the first object as columns.
+    """Build a table from numbered objects, with their keys as columns.
 
-    Raises `InputError` for an object that lacks one of these keys.
+    Raises `InputError` for an object that lacks a key of the first object. Other keys may be missing; their cells are
+    then empty.
     """
-    columns: tuple[str, ...] = ()
+    columns: list[str] = []
+    required: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
     for number, values in objects:
-        columns = columns or tuple(values)
-        for name in columns:
+        if not cells:
+            required = tuple(values)
+        for name in required:
             if name not in values:
                 message = f"{origin}:{number}: no key {name!r}, which the first line has"
                 raise InputError(message, "write null for a missing value")
-        cells.append([cell_text(values[name]) for name in columns])
+        columns += [name for name in values if name not in columns]
+        cells.append([cell_text(values.get(name)) for name in columns])
         lines.append(number)
-    return TextTable(origin, columns, cells, lines)
+    for row in cells:
+        row += [""] * (len(columns) - len(row))  # for the keys that only later objects have
+    return TextTable(origin, tuple(columns), cells, lines)
 
 
 def cell_text(value: object) -> str:

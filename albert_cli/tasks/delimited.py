@@ -117,21 +117,43 @@ def _iter_cells(origin: str, rows: NumberedCells, header: Sequence[str], width: 
 def is_quoted(lines: NumberedLines, dialect: Dialect) -> bool:
     """Return True if a file looks as if its cells are in quotes where they must be, as pandas writes .tsv files.
 
-    Two conditions must hold:
+    If the file is read with quoting, all rows must be as wide as the header. Quotation marks in the texts of a file
+    without quoting usually violate this condition. In addition, one of two conditions must hold:
 
-    * If the file is read with quoting, all rows are as wide as the header. Quotation marks in the texts of a file
-      without quoting usually violate this condition.
-    * Quoting makes a difference: the header begins with a quotation mark, or a cell contains a quotation mark, a line
-      end or the delimiter.
+    * The header begins with a quotation mark.
+    * A cell needs quotes, because it contains the delimiter, a line end, or a quotation mark that the file doubles. If
+      a cell contains a line end, some lines must not be rows by themselves. Otherwise the marks are in two texts, such
+      as the first and the last sentence of a quotation.
     """
+    row_lines: list[str] = []  # of the current row
+    are_lines_rows = True
+    has_line_end = False
+    needs_quotes = False
     try:
         first = next(lines, (1, ""))
-        delimited = open_delimited("", chain([first], lines), replace(dialect, quoting=True), is_silent=True)
-        needs_quotes = re.compile(f'["\n{re.escape(delimited.delimiter)}]')
-        quoted_cells = [cell for _, row in delimited.rows for cell in row if needs_quotes.search(cell)]
+        recorded_lines = _record_lines(chain([first], lines), row_lines)
+        delimited = open_delimited("", recorded_lines, replace(dialect, quoting=True), is_silent=True)
+        header_width = row_lines[-1].count(delimited.delimiter)
+        row_lines.clear()
+        for _, cells in delimited.rows:
+            are_lines_rows &= all(line.count(delimited.delimiter) == header_width for line in row_lines if line)
+            raw_row = "\n".join(row_lines)
+            row_lines.clear()
+            for cell in cells:
+                has_line_end |= "\n" in cell
+                has_doubled_mark = '"' in cell and cell.replace('"', '""') in raw_row
+                needs_quotes |= has_doubled_mark or "\n" in cell or delimited.delimiter in cell
     except InputError:
         return False
-    return bool(quoted_cells) or first[1].startswith('"')
+    is_two_texts = has_line_end and are_lines_rows
+    return first[1].startswith('"') or (needs_quotes and not is_two_texts)
+
+
+def _record_lines(lines: NumberedLines, recorded: list[str]) -> NumberedLines:
+    """Yield the lines, and append each to `recorded`."""
+    for number, line in lines:
+        recorded.append(line)
+        yield number, line
 
 
 def width_error(columns: Sequence[str], delimiter: str, fields: int, where: str) -> InputError:

@@ -121,16 +121,20 @@ def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
 def match_model_labels(cells: Sequence[LabelCell], model_labels: Sequence[str]) -> tuple[str, ...] | None:
     """Return a model's classes in its order, in the spelling of the labels, if all labels are among them.
 
-    Return () for a model that predicts a value, if all labels are numbers, and None if the labels do not fit the model.
+    If all labels are exact names of classes, the names remain. Return () for a model that predicts a value, if all
+    labels are numbers. Return None if the labels do not fit the model, or if only the spelling of two classes or of two
+    labels differs.
     """
     present = [cell.text for cell in cells if not is_missing(cell.text, model_labels)]
     if not present:
         return None
     if len(model_labels) == 1:
         return () if all(map(is_number, present)) else None
+    if set(present) <= set(model_labels):
+        return tuple(model_labels) if len(set(model_labels)) == len(model_labels) else None
     spelling = {comparable_name(text): text for text in present}
-    has_two_spellings = len(spelling) < len(set(present))
     model_names = [comparable_name(label) for label in model_labels]
+    has_two_spellings = len(spelling) < len(set(present)) or len(set(model_names)) < len(model_names)
     if has_two_spellings or not set(spelling) <= set(model_names):
         return None
     return tuple(spelling.get(name, label) for name, label in zip(model_names, model_labels, strict=True))

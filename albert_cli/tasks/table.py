@@ -24,7 +24,14 @@ from albert_cli.tasks.choice_columns import (
     read_choice_rows,
 )
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.columns import check_texts, find_column, find_id_column, find_text_columns, warn_unused_texts
+from albert_cli.tasks.columns import (
+    check_texts,
+    find_column,
+    find_id_column,
+    find_text_columns,
+    label_and_id_columns,
+    warn_unused_texts,
+)
 from albert_cli.tasks.label_cells import infer_classes, match_model_labels, read_label_cells
 from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
 from albert_cli.tasks.multi_label import MultiLabelClassification
@@ -58,19 +65,17 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
 
     `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `head` is the classifier of the model that may be
     scored on the table. Its labels are the classes if there is no train, or if the data are a single file whose labels
-    are all among them. Its text columns are read if `settings` name none and the table has them. Raises `ConfigError`
-    if no file is named, and `InputError` for a missing file or column, or for labels that are neither classes nor
-    values.
+    are all among them. Its text columns are read if the table has them, and `settings` name no text and give them no
+    other role. Raises `ConfigError` if no file is named, and `InputError` for a missing file or column, or for labels
+    that are neither classes nor values.
     """
     files = find_table_files(settings, data)
     # If `data` is a single file, it is the only split. A folder's files, and those of the Hub, have other names.
     is_single_file = data is not None and files == {"train": str(Path(data))}
     tables = TableFiles(settings, files, is_single_file)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
-    if head.text_columns and not settings.text and set(head.text_columns) <= set(first_table.columns):
-        text_pair = head.text_columns[1] if len(head.text_columns) > 1 else ""
-        settings = replace(settings, text=head.text_columns[0], text_pair=text_pair)
-        tables = replace(tables, settings=settings)
+    settings = _name_trained_columns(settings, first_table, head.text_columns)
+    tables = replace(tables, settings=settings)
     if is_choice_table(first_table, settings):
         task = as_any_task(_choice_task(settings, tables, first_table))
     elif _is_multi_label(settings, tables, first_table, head):
@@ -79,6 +84,14 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
         task = as_any_task(_classification_task(settings, tables, first_table, head.labels))
     # A single file, or data without train, may be for scoring only, so models of other tasks are accepted, too.
     return replace(task.with_splits(files), accepts_any_task=tables.may_be_for_scoring)
+
+
+def _name_trained_columns(settings: TableSettings, table: TextTable, names: tuple[str, ...]) -> TableSettings:
+    """Return settings that name the text columns of a model's training, if the table has them and the user none."""
+    is_decided_by_user = settings.text or settings.text_pair or label_and_id_columns(settings) & set(names)
+    if not names or is_decided_by_user or not set(names) <= set(table.columns):
+        return settings
+    return replace(settings, text=names[0], text_pair="".join(names[1:]))
 
 
 # ---------------------------------------------------------------- multiple choice
@@ -173,9 +186,10 @@ def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: Te
     """Return True if the labels of the first table are sets of classes.
 
     Labels of one class per row also count as sets if the data are for scoring a multi-label model with these classes.
+    A test file alone may lack labels, so the model decides.
     """
-    if "train" not in tables.files and "dev" not in tables.files:  # the first table is test, which may lack labels
-        return settings.kind == "multi-label"
+    if "train" not in tables.files and "dev" not in tables.files:
+        return settings.kind == "multi-label" or (settings.kind == "auto" and head.is_multi_label)
     return is_multi_label_table(first_table, settings) or _fits_multi_label_head(settings, tables, first_table, head)
 
 

@@ -113,11 +113,15 @@ class PreparedTask:
         read_examples(self.task, self.request.data, self.input_settings())
 
 
-def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
+def prepare_task(
+    name: str, request: TaskRequest, opened: OpenCheckpoints | None = None, *, may_be_scored: bool = False
+) -> PreparedTask:
     """Load the recipe, verify the checkpoint and open the task; nothing is trained or written.
 
     name: a task, or a recipe as in `load_recipe`. opened: the checkpoints that this command has already read; this
-    function adds the ones that it reads. Raises `InputError` if dev is to be scored and the task has no dev data.
+    function adds the ones that it reads. may_be_scored: the checkpoint may be scored without training, so a table's
+    texts are in the columns of the checkpoint's training. Raises `InputError` if dev is to be scored and the task has
+    no dev data.
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():
@@ -127,7 +131,7 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
     if recipe.task == "table":
-        task: AnyTask = open_table(recipe.table, request.data, _read_head(source.checkpoint))
+        task: AnyTask = open_table(recipe.table, request.data, _read_head(source.checkpoint, may_be_scored))
     elif recipe.task == NER:
         task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
     else:
@@ -137,9 +141,9 @@ def prepare_task(name: str, request: TaskRequest, opened: OpenCheckpoints | None
     return prepare_with_recipe(recipe, request, task, source)
 
 
-def _read_head(checkpoint: hub.Checkpoint) -> ModelHead:
-    """Return the class names and the text columns that a checkpoint records from fine-tuning."""
-    finetuned = checkpoint.finetuned_task
+def _read_head(checkpoint: hub.Checkpoint, with_columns: bool) -> ModelHead:
+    """Return the class names and, if requested, the text columns that a checkpoint records from fine-tuning."""
+    finetuned = checkpoint.finetuned_task if with_columns else None
     layout = TableLayout() if finetuned is None else TableLayout.from_settings(finetuned.settings)
     labels = checkpoint.output_names if checkpoint.is_multi_label else checkpoint.labels
     return ModelHead(labels, checkpoint.is_multi_label, layout.columns.texts)

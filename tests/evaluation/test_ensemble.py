@@ -148,3 +148,20 @@ def test_ensemble_predicts_in_the_first_members_label_order(
     expected = np.mean(predicted, axis=0)
     assert not np.allclose(expected, 1 - expected, atol=1e-4)
     assert [float(row["probability_yes"]) for row in rows] == pytest.approx(expected.tolist(), abs=2e-5)
+
+
+def test_ensemble_of_squad2_without_unanswerable_questions(encoder: Path, tmp_path: Path) -> None:
+    answer = {"text": "luma", "answer_start": 10}
+    rows = [
+        {"id": str(i), "question": "Who figo?", "context": "Bade figo luma wi.", "answers": [answer]} for i in "abc"
+    ]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    overrides = (*QUICK, "data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3")
+    call = ("squad2", str(encoder), str(tmp_path), tmp_path / "runs", 2, overrides, "cpu")
+    result = evaluate(*call)
+    assert "has_answer_em" in result["all_scores"] and "no_answer_em" not in result["all_scores"]
+    assert evaluate(*call) == result, "finished runs are resumed"
+    request = TaskRequest("", str(tmp_path), 1, (), "cpu")
+    together = evaluate_ensemble("squad2", request, [str(tmp_path / "runs")], tmp_path / "both")
+    assert set(together.scores) == set(result["all_scores"])

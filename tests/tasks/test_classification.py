@@ -10,7 +10,7 @@ import torch
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.classification import Classification, match_labels
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
@@ -80,6 +80,20 @@ def test_reorder_labels_tells_names_apart_by_their_case() -> None:
     checkpoint = with_labels("us", "US", problem="multi_label_classification")
     task = MultiLabelClassification(name="t", title="t", metrics=(), labels=("US", "us"))
     assert task.reorder_labels(checkpoint).tensors["classifier.bias"].tolist() == [1, 0]
+
+
+def test_match_labels_tells_signs_apart() -> None:
+    assert match_labels(("-1", "0"), ("0", "1")) is None
+    assert match_labels(("-0.5", "0.5"), ("0.5", "-0.5")) == [1, 0]
+    assert match_labels(("b", "a - "), ("A", "B")) == [1, 0]
+
+
+def test_match_head_default_names_in_another_order() -> None:
+    names = tuple(f"LABEL_{number}" for number in range(11))
+    task = Classification(name="table", title="table", metrics=(), labels=tuple(sorted(names)))
+    assert rows_of(task, with_labels(*names)) == [0, 1, 10, *range(2, 10)]
+    task = Classification(name="table", title="table", metrics=(), labels=("no", "yes"))
+    assert rows_of(task, with_labels("LABEL_0", "LABEL_1")) == [0, 1]
 
 
 def test_model_labels_name_the_outputs() -> None:

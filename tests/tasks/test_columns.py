@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,28 @@ def test_find_text_columns_of_published_data_sets(tmp_path: Path, columns: list[
     example = task.read("dev")[0]
     assert task.inputs == len(texts)
     assert (example.text_a, example.text_b) == (f"the {texts[0]}", f"the {texts[1]}" if len(texts) == 2 else None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (["question", "answer"], {"label": "answer"}),
+        (["premise", "hypothesis"], {"label": "hypothesis"}),
+        (["text", "text_pair", "label"], {"id": "text_pair"}),
+        (["text", "sentence2"], {"label": "sentence2"}),
+        (["text", "idx"], {"label": "idx"}),
+        (["Question", "Answer", "other"], {"label_columns": ["Answer", "other"]}),
+    ],
+)
+def test_find_text_columns_ignores_labels_and_ids(tmp_path: Path, columns: list[str], named: dict[str, Any]) -> None:
+    path = tmp_path / "a.csv"
+    cells = [["the first", "1", "0"], ["the second", "0", "1"], ["the third", "1", "1"]]
+    path.write_text("\n".join(",".join(row[: len(columns)]) for row in [columns, *cells]) + "\n")
+    if "id" in named:
+        path.write_text("\n".join([",".join(columns), "the first,a,x", "the second,b,y"]) + "\n")
+    task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)} | named, "recipe"))
+    example: Any = task.read("dev")[0]
+    assert (example.text_a, example.text_b) == ("the first", None)
 
 
 @pytest.mark.parametrize(

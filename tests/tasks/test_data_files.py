@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from albert_cli.config import validate_recipe
 from albert_cli.errors import InputError
 from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.data_files import read_objects
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
 
@@ -113,3 +115,14 @@ def test_open_table_path_with_braces_is_in_the_error(tmp_path: Path, suffix: str
     with pytest.raises(InputError) as raised:
         open_table(TableSettings(), str(path))
     assert raised.value.message.startswith(f"{path}{message}")
+
+
+def test_read_objects_reads_the_keys_of_all_objects(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": "a"}, {"text_pair": "c", "text": "b"}, {"text": "d", "more": 1}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = read_objects(path)
+    assert table.columns == ("text", "text_pair", "more")
+    assert table.cells == [["a", "", ""], ["b", "c", ""], ["d", "", "1"]]
+    path.write_text('{}\n{"text": "a"}\n')
+    assert read_objects(path).cells == [[""], ["a"]]

@@ -46,6 +46,11 @@ def read_both(path: Path, delimiter: str = "", quoting: Quoting = "auto") -> lis
         ("pandas-lines.tsv", 'text\tn\n"two\nlines"\t1\n', [["text", "n"], ["two\nlines", "1"]]),
         ("r.tsv", '"text"\t"n"\n"a"\t1\n', [["text", "n"], ["a", "1"]]),
         ("glue.tsv", 'text\tn\n"a" b\t1\n"c"\t2\n', [["text", "n"], ['"a" b', "1"], ['"c"', "2"]]),
+        ("r-lines.tsv", '"text"\n"two\nlines"\n', [["text"], ["two\nlines"]]),
+        ("tab.tsv", 'text\tn\n"a\tb"\t1\nc\t2\n', [["text", "n"], ["a\tb", "1"], ["c", "2"]]),
+        ("two.tsv", 'text\tn\n"a b.\t1\nc d."\t2\n', [["text", "n"], ['"a b.', "1"], ['c d."', "2"]]),
+        ("two-blank.tsv", 'text\tn\n"a b.\t1\n\nc d."\t2\n', [["text", "n"], ['"a b.', "1"], ['c d."', "2"]]),
+        ("inside.tsv", 'text\tn\na "b" c\t1\n"d"\t2\n', [["text", "n"], ['a "b" c', "1"], ['"d"', "2"]]),
         ("glue-open.tsv", 'text\tn\n"a b\t1\nc "d\t2\n', [["text", "n"], ['"a b', "1"], ['c "d', "2"]]),
     ],
 )

@@ -82,7 +82,7 @@ def test_open_table_multi_label_settings(tmp_path: Path) -> None:
         ('["fine"]', {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
         ("good|fine", {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
         ('["bad"]', {}, "fewer than two classes, so there is nothing to learn"),
-        ("2", {"label_columns": ("label", "text")}, "a.jsonl:1: .* is neither 0 nor 1"),
+        ("2", {"label_columns": ("label",)}, "a.jsonl:1: .* is neither 0 nor 1"),
     ],
 )
 def test_read_multi_label_bad_label_names_the_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,11 @@ def test_eval_scores_all_of_a_single_file(tmp_path: Path, tiny_vocabulary: Path)
         (["good", "new"], ModelHead(("bad", "good")), ("good", "new")),
         (["x", "y"], ModelHead(("score",)), ("x", "y")),
         (["good", "Good"], ModelHead(("bad", "good")), ("Good", "good")),
+        (["0", "1"], ModelHead(("-1", "0", "1")), ("-1", "0", "1")),
+        (["-1", "0"], ModelHead(("-1", "0", "1")), ("-1", "0", "1")),
+        (["A-", "B"], ModelHead(("A", "A-", "B")), ("A", "A-", "B")),
+        (["a", "b"], ModelHead(("A", "A-", "B")), ("a", "b")),
+        (["a", "b"], ModelHead(("a", "a", "b")), ("a", "b")),
     ],
 )
 def test_open_table_single_file_takes_the_classes_of_the_model(
@@ -126,6 +132,34 @@ def test_open_table_single_file_of_a_multi_label_model(tmp_path: Path) -> None:
     task = open_table(TableSettings(), str(tmp_path / "new.csv"), head)
     assert isinstance(task, MultiLabelClassification) and task.labels == head.labels
     assert [example.labels for example in task.for_scoring().read("dev")] == [(1,), (0,), ()]
+
+
+def test_open_table_test_file_alone_of_a_multi_label_model(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text("text,label\na film,bad|good\nb film,bad\nc film,\n")
+    head = ModelHead(("bad", "good", "long"), is_multi_label=True)
+    task = open_table(TableSettings(), str(tmp_path), head)
+    assert isinstance(task, MultiLabelClassification) and task.labels == head.labels
+    assert [example.labels for example in task.for_scoring("test").read("dev")] == [(0, 1), (0,), ()]
+    assert not isinstance(open_table(TableSettings(kind="classification"), str(tmp_path), head), type(task))
+
+
+@pytest.mark.parametrize(
+    ("settings", "texts"),
+    [
+        (TableSettings(), ("the text", None)),
+        (TableSettings(text="reply"), ("the reply", None)),
+        (TableSettings(text_pair="reply"), ("the text", "the reply")),
+        (TableSettings(label="text"), ("the other", "the reply")),
+    ],
+)
+def test_open_table_settings_precede_the_models_columns(
+    tmp_path: Path, settings: TableSettings, texts: tuple[str, str | None]
+) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("text,label,reply,query,passage\n" + "the text,x,the reply,the other,the reply\n" * 3)
+    task = open_table(settings, str(path), ModelHead(("the text", "x"), text_columns=("text",)))
+    example: Any = task.for_scoring().read("dev")[0]
+    assert (example.text_a, example.text_b) == texts
 
 
 @pytest.mark.parametrize("task", ["table", "sst2"])
