@@ -33,7 +33,7 @@ def prefer_offline() -> bool:
 @cache
 def _is_reachable() -> bool:
     """Return True if the Hub accepts a connection, or if a proxy may reach it."""
-    if getproxies():
+    if getproxies().keys() - {"no"}:  # NO_PROXY lists hosts that need no proxy
         return True  # a direct connection may fail although the proxy reaches the Hub
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT", f"https://{_HUB_HOST}"))
     default_port = 80 if endpoint.scheme == "http" else 443

@@ -49,15 +49,10 @@ def convert(checkpoint: str, out: Path) -> Conversion:
             "use a tokenizer and weights that belong together",
         )
     source = _remove_unused_rows(source, vocabulary.size)
-    architecture = source.architecture or infer_architecture(source.tensors)
-    # `source.labels` is empty for a multi-label classifier.
-    labels = source.output_names if source.is_multi_label else source.labels
+    architecture = _choose_architecture(source)
     with store.commit_directory(out, "checkpoint") as staging:
         hub.write_tensors(source.tensors, source.config, staging, architecture)
-        store.write_json(
-            staging / "config.json",
-            config_to_json(source.config, architecture, labels, multi_label=source.is_multi_label),
-        )
+        store.write_json(staging / "config.json", _describe_model(source, architecture))
         vocabulary.copy_to(staging, source.config.max_position_embeddings)
     written = hub.read_checkpoint(out)
     return Conversion(
@@ -69,6 +64,27 @@ def convert(checkpoint: str, out: Path) -> Conversion:
         parameters=sum(tensor.numel() for tensor in written.tensors.values()),
         vocabulary=vocabulary.size,
     )
+
+
+def _choose_architecture(source: hub.Checkpoint) -> str:
+    """Return the class that config.json names, or else the class that the tensors imply."""
+    # `read_checkpoint` leaves out a masked-language head that is not tied to the word table.
+    lost_head = source.architecture in ("ForMaskedLM", "ForPreTraining") and "masked.bias" not in source.tensors
+    if source.architecture is None or lost_head:
+        return infer_architecture(source.tensors)
+    return source.architecture
+
+
+def _describe_model(source: hub.Checkpoint, architecture: str) -> dict[str, object]:
+    """Return the content of the new `config.json`: the shape, and the entries that inference reads."""
+    # The one output of a multiple-choice head is the score of an option and has no name.
+    labels = () if architecture == "ForMultipleChoice" else source.output_names
+    values = config_to_json(source.config, architecture, labels, multi_label=source.is_multi_label)
+    if source.finetuned_task is not None:
+        values |= source.finetuned_task.to_json()
+    if "order.bias" in source.tensors:
+        values[hub.ORDER_LABELS_KEY] = list(source.order_labels)
+    return values
 
 
 def _remove_unused_rows(source: hub.Checkpoint, size: int) -> hub.Checkpoint:

@@ -19,10 +19,10 @@ from safetensors.numpy import save
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.inference.inputs import InputReader, InputRow
+from albert_cli.inference.inputs import InputRow
 from albert_cli.inference.model import Precision, open_for_inference
 from albert_cli.inference.outputs import write_to_stdout
-from albert_cli.inference.predict import InferenceSummary, InputTotals, tokenize_rows
+from albert_cli.inference.predict import InferenceSummary, InputTotals, read_rows, tokenize_rows
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder
@@ -110,9 +110,9 @@ def encode_file(
     limit = opened.checkpoint.config.max_position_embeddings
     width = opened.checkpoint.config.hidden_size
     totals = InputTotals()
-    reader = InputReader(TEXT_READER, on_bad_bytes=on_bad_bytes)
+    chunks = read_rows(TEXT_READER, opened.checkpoint.finetuned_task, input_file, on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
-        for tokenized in run_ahead(tokenize_rows(reader.read_chunks(input_file), TEXT_READER, vocabulary, limit)):
+        for tokenized in run_ahead(tokenize_rows(chunks, TEXT_READER, vocabulary, limit)):
             with autocast(opened.settings.precision, opened.device):
                 vectors = encode_features(model, tokenized.features, pooling, opened.device)
             write(tokenized.rows, vectors)

@@ -25,7 +25,7 @@ from albert_cli.inference.outputs import TABLE_SUFFIXES
 from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
-from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.input_lines import InputLine, row_id
 from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, text_lines
@@ -71,7 +71,8 @@ class InputReader:
         chunk: list[InputRow] = []
         for number, row in self._open(name, counter):
             chunk.append(row)
-            would_wait = not is_table and number >= counter.lines  # the row is from the last line that has arrived
+            # A blank line may follow the last line with text. In JSON lines it is no row.
+            would_wait = not is_table and number in (counter.last_text, counter.lines)
             if len(chunk) == CHUNK_ROWS or would_wait:
                 yield chunk
                 chunk = []
@@ -125,8 +126,7 @@ class InputReader:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
             record = mappers[keys](values)
             example = self.task.parse_example(InputLine("", name, number, record))
-            row_id = str(record.get("id", number))
-            yield number, InputRow(example, {"id": row_id, **values})
+            yield number, InputRow(example, {"id": row_id(record, number), **values})
 
     def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
         """Return a function that turns an object with the keys of `values` into the record that the task reads.
@@ -175,13 +175,25 @@ def _replace_surrogates_of_object(values: JsonObject) -> JsonObject:
 
 
 class _ArrivedLines(ReadCounter):
-    """A count of the lines that have arrived from the disk or the pipe; some of them may not yet be rows."""
+    """The lines that have arrived from the disk or the pipe; some of them may not yet be rows.
+
+    `lines` is their number, and `last_text` the number of the last one that is not blank.
+    """
 
     lines = 0
+    last_text = 0
+    _begins_with_text = False  # True if the part that has arrived of the next line is not blank
 
     def add(self, data: bytes) -> None:
         """Count the lines of a block of data; the totals of the base class are not needed here."""
-        self.lines += data.count(b"\n")
+        complete, line_feed, unfinished = data.rpartition(b"\n")
+        if line_feed:
+            text = complete.rstrip()
+            if text or self._begins_with_text:
+                self.last_text = self.lines + 1 + text.count(b"\n")
+            self.lines += 1 + complete.count(b"\n")
+            self._begins_with_text = False
+        self._begins_with_text |= bool(unfinished.strip())
 
 
 def _read_to_first_text(lines: NumberedLines) -> list[tuple[int, str]]:

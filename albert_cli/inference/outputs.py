@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,9 +80,24 @@ def write_to_stdout(lines: Iterable[str]) -> None:
 
 
 def _json_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a JSON object and a line feed for each row."""
+    """Yield a JSON object and a line feed for each row; NaN and infinities become null, because JSON has none."""
     for row in rows:
-        yield json.dumps(row, ensure_ascii=False, default=str) + "\n"
+        try:
+            text = json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
+        except ValueError:
+            text = json.dumps(_without_non_finite(row), ensure_ascii=False, default=str)
+        yield text + "\n"
+
+
+def _without_non_finite(value: object) -> object:
+    """Return a value with None in place of all NaN and infinities, also in its lists and objects."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: _without_non_finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_non_finite(item) for item in value]
+    return value
 
 
 def _flatten_row(row: Row) -> dict[str, object]:

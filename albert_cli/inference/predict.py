@@ -126,7 +126,8 @@ def load_predictor(
     opened = open_for_inference(checkpoint, device, precision).with_faster_matmul()
     as_order_classifier = sentence_order_classifier(opened.checkpoint)
     if as_order_classifier is not None:
-        console.info(f"{checkpoint}: is not fine-tuned, so it predicts whether two texts are in order")
+        classes = ", ".join(as_order_classifier.output_names)
+        console.info(f"{checkpoint}: is not fine-tuned, so its sentence head classifies pairs of texts ({classes})")
         opened = replace(opened, checkpoint=as_order_classifier)
     task = task_from_checkpoint(opened.checkpoint)
     if null_threshold is not None:

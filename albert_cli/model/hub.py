@@ -34,7 +34,8 @@ from albert_cli.text.vocabulary import Vocabulary
 INIT_DIRECTORY: Final = "init"  # in a run's directory: the weights at step 0 if the recipe sets something in [init]
 # The class of a bare encoder. Names in its files lack the prefix `albert.` or `bert.`, which all other files have.
 _BARE_ARCHITECTURE: Final = "Model"
-_ORDER_LABELS_KEY: Final = "sentence_order_labels"  # in config.json
+# The key of the sentence head's classes in config.json. An empty list means that the head is not trained.
+ORDER_LABELS_KEY: Final = "sentence_order_labels"
 # The sentence head's classes in order, by `data.sentence_loss`. In the released ALBERT models, too, 1 means swapped.
 ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "sop": ("in order", "swapped"),
@@ -107,8 +108,8 @@ class Checkpoint:
         head_bias = self.tensors.get("order.bias")
         if head_bias is None or "encoder.pooler.weight" not in self.tensors:
             return ()
-        names = self.values.get(_ORDER_LABELS_KEY)
-        if isinstance(names, list) and len(names) == len(head_bias):
+        names = self.values.get(ORDER_LABELS_KEY)
+        if isinstance(names, list) and len(names) in (0, len(head_bias)):
             return tuple(map(str, names))
         if store.exists_or_is_listed(self.directory / "recipe.toml"):
             return ()  # `albert` writes the classes unless the head is not trained (data.sentence_loss = "none")
@@ -296,7 +297,7 @@ def write_checkpoint(
     write_tensors(model.state_dict(), config, directory, architecture)
     values = config_to_json(config, architecture, labels, multi_label=multi_label)
     if order_labels:
-        values[_ORDER_LABELS_KEY] = list(order_labels)
+        values[ORDER_LABELS_KEY] = list(order_labels)
     if finetuned_task is not None:
         values |= finetuned_task.to_json()
     store.write_json(directory / "config.json", values)

@@ -18,7 +18,7 @@ from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.data_files import read_lines
 from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
-from albert_cli.tasks.input_lines import first_of
+from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.text.records import parse_json_object
 
 CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
@@ -197,7 +197,7 @@ def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExa
 
 def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool) -> TokenExample:
     """Parse an object with tokens and tags, or with a text and spans; tags and spans are read only if `labeled`."""
-    name = str(values.get("id", default_id))
+    name = row_id(values, default_id)
     tokens = first_of(values, _TOKEN_KEYS)
     if tokens is not None:
         tags = first_of(values, _TAG_KEYS) if labeled else []

@@ -146,10 +146,10 @@ class TaskModelSettings:
         Raises `ConfigError` if `labels` has another number of names than the checkpoint has classes.
         """
         if self.labels:
-            if len(self.labels) != len(checkpoint.labels):
+            outputs = len(checkpoint.output_names)
+            if len(self.labels) != outputs:
                 raise ConfigError(
-                    f"model.labels lists {len(self.labels)} classes, {checkpoint.directory} has "
-                    f"{len(checkpoint.labels)}",
+                    f"model.labels lists {len(self.labels)} classes, {checkpoint.directory} has {outputs}",
                     "name each output of the checkpoint once, in their order",
                 )
             id2label = {str(number): name for number, name in enumerate(self.labels)}

@@ -130,10 +130,11 @@ def prepare_task(
     # The weights "init" are those of step 0 of the checkpoint's run, which are in a separate directory.
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
+    named = recipe.model.apply_to_checkpoint(source.checkpoint)  # with the classes of `model.labels`
     if recipe.task == "table":
-        task: AnyTask = open_table(recipe.table, request.data, _read_head(source.checkpoint, may_be_scored))
+        task: AnyTask = open_table(recipe.table, request.data, _read_head(named, may_be_scored))
     elif recipe.task == NER:
-        task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
+        task = open_token_task(recipe.table, request.data, tag_names(named))
     else:
         task = find_task(recipe.task)
     if not task.dev_splits and request.split == "dev":

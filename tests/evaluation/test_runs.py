@@ -18,6 +18,7 @@ from albert_cli.evaluation import suite
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.tasks.registry import average_score, find_task
+from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result, run_result, scored_result
 from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, finetune, prepare, sentence, summarize
@@ -128,6 +129,19 @@ def test_eval_table_without_train_uses_model_labels(encoder: Path, tmp_path: Pat
     assert results[0]["scores"] == results[1]["scores"]
     with pytest.raises(InputError, match="no training data"):
         evaluate("table", str(encoder), str(tmp_path / "dev-only"), tmp_path / "no", 1, QUICK, "cpu")
+
+
+def test_eval_table_without_train_uses_named_classes(encoder: Path, tmp_path: Path) -> None:
+    """The labels of `model.labels` name the classes of another program's model."""
+    rows = "text\tlabel\n" + "".join(f"{sentence(i)}\t{'no' if i % 2 else 'yes'}\n" for i in range(12))
+    (tmp_path / "dev.tsv").write_text(rows)
+    model = tmp_path / "model"
+    with store.commit_directory(model, "checkpoint") as staging:
+        hub.write_checkpoint(SequenceClassifier(SHAPE, 2), staging, "ForSequenceClassification", ("LABEL_0", "LABEL_1"))
+        Vocabulary.load(encoder).copy_to(staging, SHAPE.max_position_embeddings)
+    overrides = (*QUICK, 'model.labels=["yes", "no"]')
+    result = evaluate("table", str(model), str(tmp_path), tmp_path / "out", 1, overrides, "cpu")
+    assert result["examples"] == {"dev": 12}
 
 
 def test_eval_table_reads_the_text_column_of_training(encoder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -12,11 +13,18 @@ import pytest
 import torch
 import transformers
 
+from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.inference.convert import convert
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.heads import (
+    MultipleChoice,
+    PretrainingModel,
+    QuestionAnswering,
+    SequenceClassifier,
+    TokenClassifier,
+)
 from albert_cli.model.tensorflow_checkpoint import read_config, translate_name
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
@@ -85,6 +93,58 @@ def test_convert_names_a_missing_tokenizer(bert: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((bert / name).read_bytes())
     with pytest.raises(CheckpointError, match=r"no spiece\.model, tokenizer\.json or vocab\.txt in it"):
         convert(str(tmp_path), tmp_path / "out")
+
+
+TINY = ModelConfig(
+    vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+    intermediate_size=32, max_position_embeddings=48,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", hub.ORDER_LABELS)
+def test_convert_keeps_the_classes_of_pairs(loss: str, tiny_vocabulary: Path, tmp_path: Path) -> None:
+    model = PretrainingModel(dataclasses.replace(TINY, order_labels=3 if loss == "three-way" else 2))
+    with store.commit_directory(tmp_path / "run", "checkpoint") as staging:
+        hub.write_checkpoint(model, staging, "ForPreTraining", order_labels=hub.ORDER_LABELS[loss])
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, 48)
+        (staging / "recipe.toml").write_text("")
+    convert(str(tmp_path / "run"), tmp_path / "out")
+    assert hub.read_checkpoint(tmp_path / "out").order_labels == hub.ORDER_LABELS[loss]
+
+
+@pytest.mark.parametrize(
+    ("model", "architecture", "labels", "finetuned"),
+    [
+        (TokenClassifier(TINY, 2), "ForTokenClassification", ("O", "B-PER"), hub.FinetunedTask("ner", 1, 24)),
+        (
+            SequenceClassifier(TINY, 2), "ForSequenceClassification", ("good", "bad"),
+            hub.FinetunedTask("table", 1, 24, {"columns": {"text": "review"}}),
+        ),
+        (
+            QuestionAnswering(TINY), "ForQuestionAnswering", (),
+            hub.FinetunedTask("squad2", 2, 40, {"max_query_length": 12, "threshold": -1.0}),
+        ),
+        (MultipleChoice(TINY, 3), "ForMultipleChoice", (), hub.FinetunedTask("race", 2, 40)),
+    ],
+)  # fmt: skip
+def test_convert_keeps_task_and_labels(
+    model: torch.nn.Module, architecture: str, labels: tuple[str, ...], finetuned: hub.FinetunedTask,
+    tiny_vocabulary: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    with store.commit_directory(tmp_path / "run", "task") as staging:
+        hub.write_checkpoint(model, staging, architecture, labels, finetuned)
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, 48)
+    convert(str(tmp_path / "run"), tmp_path / "out")
+    before, after = (store.read_json(tmp_path / name / "config.json") for name in ("run", "out"))
+    assert after == before
+
+
+def test_convert_untied_masked_head_names_the_encoder(bert: Path, tmp_path: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(bert)
+    config.tie_word_embeddings = False
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "untied")
+    shutil.copy(bert / "vocab.txt", tmp_path / "untied")
+    assert convert(str(tmp_path / "untied"), tmp_path / "out").architecture == "Model"
 
 
 # ---------------------------------------------------------------- TensorFlow

@@ -21,7 +21,13 @@ from albert_cli.inference.encode import Pooling, Vectors, encode_features, encod
 from albert_cli.inference.fill_mask import MASK, fill_masks
 from albert_cli.model import hub, loading
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, PretrainingModel, QuestionAnswering
+from albert_cli.model.heads import (
+    BareEncoder,
+    MaskedLanguageModel,
+    PretrainingModel,
+    QuestionAnswering,
+    SequenceClassifier,
+)
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.text.vocabulary import Vocabulary
@@ -133,6 +139,25 @@ def test_encode_reads_json_lines_and_stdin(pretrained: Path, tmp_path: Path, mon
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"bade\tfigo\nzo\n")))
     again = [json.loads(s) for s in albert("encode", pretrained, "--input", "-").out.splitlines()]
     assert [row["vector"] for row in again] == [row["vector"] for row in rows]
+
+
+def test_encode_null_id_is_the_line_number(pretrained: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        '{"id": null, "text": "bade"}\n{"id": 7, "text": "zo"}\n{"id": null, "sentence": "zo"}\n'
+    )
+    rows = [json.loads(s) for s in albert("encode", pretrained, "--input", tmp_path / "in.jsonl").out.splitlines()]
+    assert [row["id"] for row in rows] == ["1", "7", "3"]
+
+
+def test_encode_reads_the_text_column_of_training(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    finetuned = hub.FinetunedTask("table", 1, 24, {"columns": {"text": "review"}})
+    with store.commit_directory(tmp_path / "model", "task") as staging:
+        hub.write_checkpoint(SequenceClassifier(SHAPE, 2), staging, "ForSequenceClassification", ("a", "b"), finetuned)
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, 24)
+    (tmp_path / "in.csv").write_text("review,text\nbade figo,luma\n")
+    (tmp_path / "in.txt").write_text("bade figo\n")
+    printed = [albert("encode", tmp_path / "model", "--input", tmp_path / name).out for name in ("in.csv", "in.txt")]
+    assert json.loads(printed[0])["vector"] == json.loads(printed[1])["vector"]
 
 
 def test_encode_empty_file_has_no_vectors(pretrained: Path, tmp_path: Path) -> None:

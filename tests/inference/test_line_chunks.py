@@ -67,6 +67,21 @@ def test_read_chunks_of_a_pipe_are_not_delayed(pipe: Callable[[bytes], None]) ->
     assert list(chunks) == [["3004 last"]]
 
 
+def test_read_chunks_blank_lines_do_not_delay_json(pipe: Callable[[bytes], None]) -> None:
+    chunks = groups("-")
+    pipe(b'{"text": "one"}\n\n')
+    assert next(chunks) == ["1 one"]
+    pipe(b'\r\n{"text": "two"}\n \n{"te')
+    assert next(chunks) == ["4 two"]
+    pipe(b'xt": "three"}\n')
+    assert next(chunks) == ["6 three"]
+    pipe(b'{"text": "four"}')
+    pipe(b"\n\n")
+    assert next(chunks) == ["7 four"]
+    pipe(b"")
+    assert list(chunks) == []
+
+
 def test_read_chunks_error_follows_earlier_lines(pipe: Callable[[bytes], None]) -> None:
     chunks = groups("-")
     pipe(b"one\n")

@@ -14,7 +14,7 @@ import torch
 from albert_cli import store
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.inference.fill_mask import fill_masks
-from albert_cli.inference.predict import predict_file
+from albert_cli.inference.predict import load_predictor, predict_file
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.text.vocabulary import Vocabulary
@@ -122,3 +122,13 @@ def test_load_weights_everything_needs_all_heads(encoder: Path, tmp_path: Path) 
     )
     with pytest.raises(CheckpointError, match=r"order\.bias is missing"):
         loading.load_weights(PretrainingModel(SHAPE), without, loading.LoadPolicy.EVERYTHING)
+
+
+def test_load_predictor_prints_the_classes_of_pairs(
+    tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with store.commit_directory(tmp_path / "nsp", "checkpoint") as staging:
+        hub.write_checkpoint(PretrainingModel(SHAPE), staging, "ForPreTraining", order_labels=hub.ORDER_LABELS["nsp"])
+        Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
+    load_predictor(str(tmp_path / "nsp"), "cpu", "fp32")
+    assert "(next, other document)" in capfd.readouterr().err

@@ -294,6 +294,13 @@ def test_parquet_output_has_the_keys_of_all_rows(
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
 
 
+def test_jsonl_output_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    with open_prediction_writer(tmp_path / "out.jsonl") as write:
+        write([{"a": float("nan"), "b": [1.5, float("inf")]}, {"a": 2.0, "b": []}])
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert lines == ['{"a": null, "b": [1.5, null]}', '{"a": 2.0, "b": []}']
+
+
 @pytest.mark.parametrize("values", [(1, "one"), (2**62 + 1, 0.5)])
 def test_parquet_output_without_a_common_type_is_rejected(values: tuple[object, object], tmp_path: Path) -> None:
     with (

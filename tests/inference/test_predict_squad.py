@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -95,6 +97,20 @@ def test_predict_squad_document_is_read(checkpoints: dict[str, Path], tmp_path: 
         ("7", "t", "Who?"),
         ("q", "t", "When?"),
     ]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_predict_squad_keeps_the_title_column(checkpoints: dict[str, Path], tmp_path: Path, suffix: str) -> None:
+    row = {"id": "x", "title": "Figo", "context": "Bade figo.", "question": "Who?"}
+    questions = tmp_path / f"asked{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([row]), questions)
+    else:
+        questions.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    predict_file(str(checkpoints["squad1"]), str(questions), tmp_path / "out.jsonl", "cpu")
+    (line,) = lines(tmp_path / "out.jsonl")
+    assert line["title"] == "Figo"
+    assert line["prediction"]
 
 
 @pytest.mark.parametrize(

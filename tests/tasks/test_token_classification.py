@@ -277,6 +277,21 @@ def test_eval_ner_scores_a_file_and_predicts_tokens(model: Path, tmp_path: Path)
     assert [(line["id"], line["text"]) for line in lines] == [("q", "bade wi"), ("2", "figo luma")]
 
 
+def test_eval_ner_model_labels_name_the_tags(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"  # the model as another program would write it: without names of tags
+    other.mkdir()
+    for name in ("model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json"):
+        (other / name).write_bytes((model / name).read_bytes())
+    values = json.loads((model / "config.json").read_text())
+    tags = list(values.pop("id2label").values())
+    del values["label2id"], values["albert_task"], values["finetuning_task"]
+    (other / "config.json").write_text(json.dumps(values))
+    call = ["eval", "ner", "--checkpoint", other, "--data", model.parent / "dev.conll", "--device", "cpu"]
+    call += ["-s", f"model.labels={json.dumps(tags)}"]
+    result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
+    assert result["scores"]["entity_f1"] == json.loads((model / "results.json").read_text())["scores"]["entity_f1"]
+
+
 def test_read_token_file_json_ending_holds_json_lines(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"text": "Ann sat", "label": [[0, 3, "PER"]]}\n')
     assert find_token_files(str(tmp_path)) == {"train": str(tmp_path / "train.json")}

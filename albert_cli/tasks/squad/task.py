@@ -167,12 +167,16 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     ) -> Iterator[dict[str, object]]:
         """Yield id, title, question, best answer, its span and its probability; in 2.0 also the null score.
 
-        If the question is left unanswered, the answer is "" and its span None. `with_details` adds the gold answers,
-        and exact match and F1 against them.
+        An empty title is left out, because the columns that `predict` repeats may contain the title. If the question is
+        left unanswered, the answer is "" and its span None. `with_details` adds the gold answers, and exact match and
+        F1 against them.
         """
         best_answers = [answers[0] for answers in iter_best_answers(examples, outputs)]
         for question, best, null_score in zip(examples, best_answers, outputs.null_score.tolist(), strict=True):
-            line: dict[str, object] = {"id": question.id, "title": question.title, "question": question.question}
+            line: dict[str, object] = {"id": question.id}
+            if question.title:
+                line["title"] = question.title
+            line["question"] = question.question
             golds = [answer.text for answer in question.answers]
             if with_details:
                 line["answers"] = golds
