@@ -198,6 +198,8 @@ def _decompress(raw: io.BufferedReader, compression: str) -> io.BufferedReader:
     decompressor = _DECOMPRESSORS.get(compression)
     if decompressor is None:
         return raw
+    if not raw.peek(1):  # `gzip` and zstd read an empty file as an empty text
+        raise EOFError("the file is empty")
     return io.BufferedReader(decompressor(raw), BLOCK_BYTES)
 
 
