@@ -64,8 +64,8 @@ def _extract_texts(value: Any, kind: SourceKind, settings: ReadSettings) -> list
 def _join_questions_and_answers(paragraph: Any, settings: ReadSettings) -> Iterator[str]:
     """Yield each answered question of a paragraph and, on the next line, the sentences that contain its first answer.
 
-    Joining lines and splitting into sentences change white space. So a position in the text is counted here as the number of characters
-    before it that are not white space.
+    Joining lines and splitting into sentences change white space. So a position in the text is counted here as the
+    number of characters before it that are not white space.
     """
     context = paragraph["context"]
     sentences = split_sentences(join_texts([context], settings))

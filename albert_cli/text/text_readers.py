@@ -16,7 +16,13 @@ from albert_cli.formatting import count_of
 from albert_cli.text.fields import find_field, to_texts
 from albert_cli.text.hub_datasets import open_rows, translate_hub_errors
 from albert_cli.text.line_counts import LineCounts
-from albert_cli.text.lines import NumberedLines, check_characters, reject_or_count_long_line, text_lines
+from albert_cli.text.lines import (
+    NumberedLines,
+    check_characters,
+    lines_or_quotes,
+    reject_or_count_long_line,
+    text_lines,
+)
 from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import (
@@ -76,13 +82,15 @@ def _iter_valid_text(
 def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text column of a table with a header.
 
-    In a `.csv`, quoted cells may contain line ends. In a `.tsv`, every line is a row and quotes have no meaning.
+    In a `.csv`, quoted cells may contain line ends, and a row on several lines is too long or not as a whole. In a
+    `.tsv`, every line is a row and quotes have no meaning.
     """
-    lines = text_lines(part, settings, counter)
     if part.source.kind == "csv":
-        rows = iter_csv_rows(lines, part.location, max_cell=settings.max_line)
+        lines = lines_or_quotes(part, settings, counter)
+        on_long_row = partial(reject_or_count_long_line, part.location, settings=settings, counter=counter)
+        rows = iter_csv_rows(lines, part.location, max_row=settings.max_line, on_long_row=on_long_row)
     else:
-        rows = _iter_tsv_rows(lines, counter)
+        rows = _iter_tsv_rows(text_lines(part, settings, counter), counter)
     first_row = next(rows, None)
     if first_row is None:
         return

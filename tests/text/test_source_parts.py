@@ -84,9 +84,10 @@ def test_line_over_many_parts_is_scanned_a_few_times(
     skipped_bytes = [0]
     skip_line = source_parts.skip_line
 
-    def count_skipped(stream: Any) -> int:
-        skipped_bytes.append(skip_line(stream))
-        return skipped_bytes[-1]
+    def count_skipped(stream: Any) -> tuple[int, int]:
+        size, quotes = skip_line(stream)
+        skipped_bytes.append(size)
+        return size, quotes
 
     monkeypatch.setattr(source_parts, "skip_line", count_skipped)
     monkeypatch.setattr(lines, "skip_line", count_skipped)
