@@ -84,7 +84,7 @@ TextField = Annotated[
     str,
     typer.Option("--text-field", "--text-column", help="Field of JSON lines, or column of a table, with the text."),
 ]
-MaxLine = Annotated[str, typer.Option(help="Maximum size of a line, record or cell, for example 64MiB.")]
+MaxLine = Annotated[str, typer.Option(help="Maximum size of a line, record or row, for example 64MiB.")]
 LongLine = Annotated[
     Literal["refuse", "skip"], typer.Option(help="For a line above --max-line: stop and name the line, or skip it.")
 ]

@@ -19,6 +19,7 @@ from albert_cli.experiments.recipe import ExperimentScale
 from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.registry import find_task
+from albert_cli.text.sources import is_stdin
 
 RECALL_TASK: Final = "table"  # in an experiment, the task `table` always has the table that `recall_table` writes
 MINIMAL_PAIRS_TASK: Final = "minimal-pairs"  # not a task of the registry: nothing is fine-tuned, the probe scores it
@@ -132,7 +133,7 @@ def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal[
         extra_text = scale.extra_text
     if text == "extra" and not extra_text:
         raise ConfigError("this experiment needs additional text", "use --extra-text to name some")
-    if "-" in (*usual_text, *extra_text):
+    if any(map(is_stdin, (*usual_text, *extra_text))):
         raise ConfigError("--text -: standard input can be read only once", "write it to a file and name the file")
     vocabulary = plan_vocabulary(request, scale)
     options = ["--vocab", str(request.directory(vocabulary)), "--holdout", str(scale.holdout), "--out", OUT]

@@ -21,6 +21,7 @@ from albert_cli.errors import InputError
 from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
+from albert_cli.text.sources import is_stdin
 
 KEY_WORDS: Final = ("silver", "summer", "winter", "yellow")  # even in small vocabularies they are one token each
 WORDS_BEFORE_KEY: Final = (520, 590)  # minimum and maximum; a word is at least one token, so the key is beyond 512
@@ -35,7 +36,7 @@ def write_recall_table(source: str, directory: Path) -> dict[str, int]:
 
     source: a text, as for `albert data`. Raises `InputError` if it is standard input or too short.
     """
-    if source == "-":
+    if is_stdin(source):
         raise InputError("-: standard input cannot be read again on resume", "write it to a file first")
     for split, sentences in _read_sentences(source).items():
         word_counts = [len(sentence.split()) for sentence in sentences]

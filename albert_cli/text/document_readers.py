@@ -12,6 +12,7 @@ from itertools import chain
 
 from albert_cli.errors import InputError
 from albert_cli.text.lines import NumberedLines, text_lines
+from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import parse_json
 from albert_cli.text.source_parts import ReadCounter, SourcePart
@@ -39,11 +40,12 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
     value = parse_json(content, name, _JSON_HINT)
     records = value if isinstance(value, list) else [value]
     for number, record in enumerate(records, 1):
-        if isinstance(record, str) or record is None:
-            text = record
+        text: str | None = None
+        if isinstance(record, str):
+            text = join_texts([record], settings)
         elif isinstance(record, dict):
             text = find_text(record, settings, f"{name}: record {number}")
-        else:
+        elif record is not None:
             raise InputError(f"{name}: record {number} is neither an object nor a text", _JSON_HINT)
         yield from iter_checked_text(text, part, number, settings, counter)
 
@@ -83,10 +85,11 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
                 hint = "choose the format of these files with --format"
                 raise InputError(f"{part.location(number)}: text outside of <doc>", hint)
             continue
-        text = line.rstrip()
-        article.append(text.removesuffix(_DOC_END))
-        if text.endswith(_DOC_END):
-            yield from iter_checked_text("\n".join(article), part, article_line, settings, counter)
+        line = line.rstrip()
+        article.append(line.removesuffix(_DOC_END))
+        if line.endswith(_DOC_END):
+            text = join_texts(["\n".join(article)], settings)
+            yield from iter_checked_text(text, part, article_line, settings, counter)
             article = None
     if article is not None:
         raise _unclosed_article(part, article_line)

@@ -23,15 +23,15 @@ def find_field(record: Mapping[str, object], field: str) -> object:
     return value
 
 
-def to_text(value: object) -> str | None:
-    """Return the text of a field's value: a string, or a list of sentences as one line each; None for null and NaN.
+def to_texts(value: object) -> list[str] | None:
+    """Return the texts of a field's value, which is a string or a list of sentences; None for null and NaN.
 
     Raises `TypeError` for any other value.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str):
-        return value
+        return [value]
     if isinstance(value, list) and all(isinstance(sentence, str) for sentence in value):
-        return "\n".join(value)
+        return value
     raise TypeError("neither text nor a list of texts")

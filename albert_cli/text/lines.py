@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.text.clean import replace_surrogates
@@ -17,7 +17,9 @@ from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, record_range, skip_line
 from albert_cli.text.sources import STDIN
 
-NumberedLines = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
+NumberedLines: TypeAlias = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
+# Instead of the text of a line that is too long, the number of its double quotes: they show where a CSV row ends.
+NumberedLinesOrQuotes: TypeAlias = Iterator[tuple[int, str | int]]
 
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # UTF-16 and UTF-32 are detected by the fraction of zero bytes at each of the four offsets modulo 4.
@@ -42,6 +44,15 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
     Memory holds no more than `max_line` bytes of a line. Raises `InputError` for a longer line, unless `on_long_line`
     is "skip", and for invalid UTF-8 or NUL, unless `on_bad_bytes` is "replace".
     """
+    for number, line in lines_or_quotes(part, settings, counter):
+        if isinstance(line, str):
+            yield number, line
+        else:
+            reject_or_count_long_line(part.location, number, settings, counter)
+
+
+def lines_or_quotes(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> NumberedLinesOrQuotes:
+    """Yield lines as `text_lines` does, but of a line that is too long the number of its double quotes."""
     max_bytes = settings.max_line
     read_limit = max_bytes + 2  # 2: the longest line end, \r\n
     with open_part(part, counter) as stream:
@@ -61,9 +72,12 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
             if is_complete and len(content) <= max_bytes:
                 yield number, _decode_line(content, part, number, line_start, settings.on_bad_bytes, counter, stream)
             else:
-                reject_or_count_long_line(part.location, number, settings, counter)
+                quotes = line.count(b'"')
                 if not line.endswith(b"\n"):
-                    line_start += skip_line(stream)
+                    skipped_bytes, skipped_quotes = skip_line(stream)
+                    line_start += skipped_bytes
+                    quotes += skipped_quotes
+                yield number, quotes
             line_start += len(line)
 
 

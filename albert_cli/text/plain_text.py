@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from albert_cli.text.lines import NumberedLines
 from albert_cli.text.read_settings import DocumentRule, ReadSettings
 
 MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several, which bounds the memory
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -> Iterator[str]:
@@ -27,9 +29,16 @@ def iter_text_documents(numbered_lines: NumberedLines, settings: ReadSettings) -
     return ("\n".join(document) for document in _group_lines(lines, rule))
 
 
-def join_wrapped_lines(text: str) -> str:
-    """Return a text with one line for each paragraph; in the input, a blank line ends a paragraph."""
-    return "\n".join(_join_paragraphs(text.splitlines()))
+def join_texts(texts: Sequence[str], settings: ReadSettings) -> str:
+    """Return the texts of a record as the lines of one document.
+
+    With `settings.join_lines`, the wrapped lines of each text are first joined to one line for each paragraph; in the
+    input, a blank line ends a paragraph.
+    """
+    if settings.join_lines:
+        # Lines end as in a text file: not at a form feed, at which `splitlines` also splits.
+        texts = ["\n".join(_join_paragraphs(_LINE_END.split(text))) for text in texts]
+    return "\n".join(texts)
 
 
 def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:

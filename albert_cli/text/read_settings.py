@@ -23,7 +23,7 @@ class ReadSettings:
     """The options of reading text.
 
     on_bad_bytes: reject or replace invalid UTF-8, lone surrogates and NUL; text_field: the field or column that
-    contains the text, or a path of keys such as `content.text`; max_line: the longest line, record or cell in bytes;
+    contains the text, or a path of keys such as `content.text`; max_line: the longest line, record or row in bytes;
     on_long_line: reject or leave out longer ones; format: the format of all files, "auto" to choose it by each file's
     name; document: where a document of plain text ends; join_lines: join the lines up to each blank line, because the
     text wraps its paragraphs. Raises `ConfigError` for impossible values.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.os_errors import translate_read_errors
-from albert_cli.text.lines import NumberedLines
+from albert_cli.text.lines import NumberedLines, NumberedLinesOrQuotes
 from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
@@ -67,39 +68,49 @@ def iter_json_objects(lines: NumberedLines, location: Callable[[int], str]) -> I
 
 
 def iter_csv_rows(
-    lines: NumberedLines,
+    lines: NumberedLinesOrQuotes,
     location: Callable[[int], str],
     delimiter: str = ",",
-    max_cell: int = _MAX_CELL_CHARACTERS,
+    max_row: float = math.inf,
+    on_long_row: Callable[[int], None] = lambda number: None,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the row's first line, cells) for every row that is not blank, with quotes as in RFC 4180.
 
     A quoted cell may contain line ends. Only a line feed ends a row; a carriage return within a cell must be quoted.
-    location: returns `file:line` for a line number; max_cell: the maximum length of a cell in characters. Raises
-    `InputError` for a longer cell and for wrong quotes.
+    location: returns `file:line` for a line number. A row of more than `max_row` characters is left out, after a call
+    of `on_long_row` with the number of its first line. Raises `InputError` for wrong quotes.
     """
     row_line_numbers: list[int] = []  # of the current row: `csv.reader` does not report where a row begins
+    row_characters: float = 0
 
     def iter_recorded_lines() -> Iterator[str]:
+        nonlocal row_characters
         for number, line in lines:
             row_line_numbers.append(number)
-            yield line + "\n"
+            was_long = row_characters > max_row
+            row_characters += len(line) if isinstance(line, str) else max_row + 1
+            if row_characters <= max_row and isinstance(line, str):
+                yield line + "\n"
+                continue
+            if not was_long:
+                on_long_row(row_line_numbers[0])
+            # A quoted cell that is open before the line is closed after it if the line has an odd number of quotes.
+            quotes = line.count('"') if isinstance(line, str) else line
+            yield '"' * (quotes % 2) + "\n"
 
-    csv.field_size_limit(max_cell)  # a setting of the process; its default is 128 KiB
+    csv.field_size_limit(_MAX_CELL_CHARACTERS)  # a setting of the process; its default is 128 KiB
     try:
         for cells in csv.reader(iter_recorded_lines(), delimiter=delimiter, strict=True):
-            if cells:
+            if cells and row_characters <= max_row:
                 yield row_line_numbers[0], cells
             row_line_numbers.clear()
+            row_characters = 0
     except csv.Error as error:
         row_location = location(row_line_numbers[0])
         if "new-line character" in str(error):
             hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
             raise InputError(f"{row_location}: a carriage return outside quotes", hint) from None
-        hint = "close or double the quote"
-        if max_cell < _MAX_CELL_CHARACTERS:  # only `albert vocab` and `data` set it, by --max-line
-            hint += ", or raise --max-line"
-        raise InputError(f"{row_location}: {error}", hint) from None
+        raise InputError(f"{row_location}: {error}", "close or double the quote") from None
 
 
 def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tuple[int, JsonObject]]:

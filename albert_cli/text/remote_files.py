@@ -47,7 +47,10 @@ def translate_remote_errors(name: str) -> Iterator[None]:
 
 
 def list_files(name: str) -> list[str]:
-    """Return the URLs of the files that a glob matches or a folder contains, sorted; for a file, return its URL."""
+    """Return the sorted URLs of the files that a glob matches or a folder contains; for a file, return its URL.
+
+    Hidden files in a folder, and files in hidden subfolders, are left out.
+    """
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
         is_web = name.startswith("http")
@@ -55,7 +58,9 @@ def list_files(name: str) -> list[str]:
         if any(character in path for character in wildcards):
             paths = [match for match in system.glob(path) if not system.isdir(match)]
         elif not is_web and system.isdir(path):  # web servers have no folders
-            paths = system.find(path)
+            folder = path.rstrip("/")
+            # Hidden files and folders are left out, as in a local folder.
+            paths = [file for file in system.find(path) if "/." not in file.removeprefix(folder)]
         else:
             system.info(path)  # raises an error if the file does not exist
             return [name]

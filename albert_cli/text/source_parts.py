@@ -198,6 +198,8 @@ def _decompress(raw: io.BufferedReader, compression: str) -> io.BufferedReader:
     decompressor = _DECOMPRESSORS.get(compression)
     if decompressor is None:
         return raw
+    if not raw.peek(1):  # `gzip` and zstd read an empty file as an empty text
+        raise EOFError("the file is empty")
     return io.BufferedReader(decompressor(raw), BLOCK_BYTES)
 
 
@@ -249,7 +251,8 @@ def next_record_start(part: SourcePart, offset: int) -> int:
         return 0
     with translate_read_errors(part.source.name), open_source(part.source) as stream:
         stream.seek(offset - 1)  # a line begins at `offset` if the byte before it is a line feed
-        next_line = offset - 1 + skip_line(stream)
+        skipped_bytes, _ = skip_line(stream)
+        next_line = offset - 1 + skipped_bytes
         if part.source.kind == "jsonl":
             return next_line
         position = next_line
@@ -261,11 +264,13 @@ def next_record_start(part: SourcePart, offset: int) -> int:
         return next_line
 
 
-def skip_line(stream: IO[bytes] | io.BufferedReader) -> int:
-    """Skip to the next line and return the number of bytes skipped."""
+def skip_line(stream: IO[bytes] | io.BufferedReader) -> tuple[int, int]:
+    """Skip to the next line and return the number of bytes skipped, and how many of them are double quotes."""
     size = 0
+    quotes = 0
     while line := stream.readline(BLOCK_BYTES):
         size += len(line)
+        quotes += line.count(b'"')
         if line.endswith(b"\n"):
             break
-    return size
+    return size, quotes

@@ -44,7 +44,7 @@ _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
 _SOURCE_HINT = (
     "name a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
 )
-_LISTED_FILES = 3  # names of skipped files in a message
+_LISTED_FILES = 3  # names of skipped files or folders in a message
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,12 @@ def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") ->
     return list(resolved.values())
 
 
+def is_stdin(argument: str) -> bool:
+    """Return True if a source is stdin, with a weight or without."""
+    name, _ = _split_weight(argument)
+    return name == STDIN
+
+
 def _split_weight(argument: str) -> tuple[str, float]:
     """Split `SOURCE@WEIGHT` into its two values; without `@WEIGHT` the weight is 1."""
     match = _WEIGHT.fullmatch(argument)
@@ -148,6 +154,9 @@ def _split_weight(argument: str) -> tuple[str, float]:
 def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
     """Return the files or the stream of one source."""
     if name == STDIN:
+        if file_format in ("parquet", "arrow"):
+            hint = "write the bytes to a file and name the file"
+            raise InputError(f"-: stdin cannot be read with --format {file_format}", hint)
         return [TextSource(name, "stdin" if file_format == "auto" else file_format, weight=weight)]
     if is_url(name):
         return _url_sources(name, weight, file_format)
@@ -170,14 +179,17 @@ def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[Text
 
 def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
     """Return the files behind a URL, which may be a glob or a folder."""
-    sources = []
-    for url in list_files(name):
-        path = Path(url.partition("?")[0])  # without the query, which is not a part of the file's name
-        if _has_known_kind(file_format, path):
-            sources.append(replace(_file_source(path, weight, file_format), name=url))
-    if not sources:
-        raise InputError(f"{name}: no file with a known ending", _ENDINGS_HINT)
-    return sources
+    is_readable = partial(_has_known_kind, file_format)
+    urls = list_files(name)
+    paths = [Path(url.partition("?")[0]) for url in urls]  # without the query, which is no part of a file's name
+    if urls != [name]:
+        readable_paths = set(_select_readable(name, paths, is_readable, _ENDINGS_HINT))
+    elif is_readable(paths[0]):
+        readable_paths = set(paths)
+    else:
+        raise InputError(f"{name}: unknown kind of file", _ENDINGS_HINT)
+    files = [(url, path) for url, path in zip(urls, paths, strict=True) if path in readable_paths]
+    return [replace(_file_source(path, weight, file_format), name=url) for url, path in files]
 
 
 def _has_ending(ending: str, path: Path) -> bool:
@@ -224,20 +236,27 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
     """Return the file of a path, or the files of a folder or glob, sorted.
 
     is_readable: returns True if a file's name shows that the file can be read. In a folder, other files are skipped. If
-    a path or a glob leads to another file, `InputError` is raised with the hint `endings_hint`.
+    a path or a glob leads to another file or to a broken link, `InputError` is raised, for the former with the hint
+    `endings_hint`. Folders that a glob matches are skipped, and printed unless the glob matches files in them.
     """
+    if not name:  # `Path("")` is the working directory
+        raise InputError("an empty source name", _SOURCE_HINT)
     path = Path(name)
     if path.is_dir():
         return _find_files_in_folder(path, is_readable, endings_hint)
     files = [path]
     if not path.exists() and glob.has_magic(name):
-        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (the pattern may be absolute)
-        files = [Path(match) for match in matches if Path(match).is_file()]
+        matches = [Path(match) for match in sorted(glob.glob(name, recursive=True))]  # noqa: PTH207  (may be absolute)
+        files = [match for match in matches if not match.is_dir()]
         if not files:
             raise InputError(f"{name}: no file matches", "check the pattern")
+        folders_with_files = {parent for file in files for parent in file.parents}
+        folders = [str(match) for match in matches if match.is_dir() and match not in folders_with_files]
+        _print_skipped(name, "folders", folders)
     for file in files:
         if not file.exists():
-            raise InputError(f"{file}: no such file or folder", _SOURCE_HINT)
+            problem = "is a broken link" if file.is_symlink() else "no such file or folder"
+            raise InputError(f"{file}: {problem}", _SOURCE_HINT)
         if not file.is_file():
             raise InputError(f"{file}: not a regular file", "read a pipe from stdin, as the source -")
         if not is_readable(file):
@@ -248,30 +267,62 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
 def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the readable files in a folder and its subfolders, without hidden ones; print that others are skipped.
 
-    Raises `InputError` if there are none, and for a link that leads out of the folder: the author of a downloaded
-    folder could otherwise make this program read any file of this machine.
+    Links to subfolders are skipped too, because their files are read without the link. Raises `InputError` if there are
+    no files, for a broken link or an unreadable subfolder, and for a link that leads out of the folder: the author of a
+    downloaded folder could otherwise make this program read any file of this machine.
     """
-    files: list[Path] = []
-    skipped_names: list[str] = []
-    for path in sorted(folder.rglob("*")):
-        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if is_hidden or not path.is_file():
-            continue
-        if is_readable(path) and path.name not in _DATASETS_METADATA:
-            files.append(path)
-        else:
-            skipped_names.append(path.name)
-    if not files:
-        raise InputError(f"{folder}: no file with a known ending in this folder", endings_hint)
-    if skipped_names:
-        listed = ", ".join(skipped_names[:_LISTED_FILES])
-        ellipsis = ", …" if len(skipped_names) > _LISTED_FILES else ""
-        console.info(f"{folder}: skipped files of other kinds: {listed}{ellipsis}")
-    resolved_folder = folder.resolve()
-    for path in files:
-        if not path.resolve().is_relative_to(resolved_folder):
-            hint = (
-                f"links that leave the folder are not followed; to read them, name the files: '{folder}/*{path.suffix}'"
-            )
-            raise InputError(f"{path}: is a link to {path.resolve()}, outside of the folder", hint)
+    paths: list[Path] = []
+    linked_folders: list[Path] = []
+    for parent, folder_names, file_names in os.walk(folder, onerror=_raise_unreadable):
+        folder_names[:] = [name for name in folder_names if not name.startswith(".")]  # `os.walk` omits the others
+        paths += [Path(parent, name) for name in file_names if not name.startswith(".")]
+        linked_folders += [Path(parent, name) for name in folder_names if Path(parent, name).is_symlink()]
+    for path in paths:
+        if path.is_symlink() and not path.exists():
+            raise InputError(f"{path}: is a broken link", "repair the link or delete it")
+    regular_files = sorted(path for path in paths if path.is_file())
+    # The check of linked folders is first, because a folder may contain nothing else.
+    _check_links(folder, linked_folders)
+    files = _select_readable(str(folder), regular_files, is_readable, endings_hint)
+    _check_links(folder, files)
+    _print_skipped(str(folder), "links to folders", [path.name for path in sorted(linked_folders)])
     return files
+
+
+def _raise_unreadable(error: OSError) -> None:
+    raise InputError(f"{error.filename}: cannot be read ({error.strerror})", "check its permissions")
+
+
+def _check_links(folder: Path, paths: Sequence[Path]) -> None:
+    """Raise `InputError` if one of the paths in a folder is, or is behind, a link that leads out of the folder."""
+    resolved_folder = folder.resolve()
+    for path in paths:
+        if not path.resolve().is_relative_to(resolved_folder):
+            remedy = f"instead of {folder}, name its parts as sources, such as {path}"
+            if path.is_file():
+                remedy = f"to read them, name the files: '{folder}/*{path.suffix}'"
+            hint = f"links that leave the folder are not followed; {remedy}"
+            raise InputError(f"{path}: is a link to {path.resolve()}, outside of the folder", hint)
+
+
+def _select_readable(
+    name: str, files: Sequence[Path], is_readable: Callable[[Path], bool], endings_hint: str
+) -> list[Path]:
+    """Return those files of a folder that can be read, and print that others are skipped.
+
+    name: the folder or its URL; is_readable: as in `_find_files`. Raises `InputError` if there are no such files.
+    """
+    readable_files = [file for file in files if is_readable(file) and file.name not in _DATASETS_METADATA]
+    if not readable_files:
+        raise InputError(f"{name}: no file with a known ending", endings_hint)
+    readable = set(readable_files)
+    _print_skipped(name, "files of other kinds", [file.name for file in files if file not in readable])
+    return readable_files
+
+
+def _print_skipped(source: str, kind: str, names: Sequence[str]) -> None:
+    """Print the first names of the files or folders in a source that are not read; print nothing if all are."""
+    if names:
+        listed = ", ".join(names[:_LISTED_FILES])
+        ellipsis = ", …" if len(names) > _LISTED_FILES else ""
+        console.info(f"{source}: skipped {kind}: {listed}{ellipsis}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from albert_cli.errors import InputError
 from albert_cli.text.lines import text_lines
+from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import parse_json
 from albert_cli.text.sentences import split_sentences
@@ -37,9 +38,7 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
     task = "RACE" if kind == "race" else "SQuAD"
     value = parse_json(content, name, f"it is read in {task}'s format; {_JSON_LINES_HINT}")
     try:
-        texts = _extract_texts(value, kind)
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError("its text is no string")  # reported below, as an error of the format
+        texts = _extract_texts(value, kind, settings)
     except (KeyError, TypeError, AttributeError) as error:
         reason = f"no key {error}" if isinstance(error, KeyError) else error
         raise InputError(f"{name}: not in {task}'s format ({reason})", _JSON_LINES_HINT) from None
@@ -49,27 +48,27 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
         yield from iter_checked_text(text, part, number, settings, counter)
 
 
-def _extract_texts(value: Any, kind: SourceKind) -> list[str]:
+def _extract_texts(value: Any, kind: SourceKind, settings: ReadSettings) -> list[str]:
     """Return the texts of a file's JSON value.
 
     The value is not checked, so one of another form raises `KeyError`, `TypeError` or `AttributeError`.
     """
     if kind == "race":
-        return [value["article"]]
+        return [join_texts([value["article"]], settings)]
     if kind == "squad":
-        return ["\n".join(p["context"] for p in article["paragraphs"]) for article in value["data"]]
+        return [join_texts([p["context"] for p in article["paragraphs"]], settings) for article in value["data"]]
     paragraphs = [paragraph for article in value["data"] for paragraph in article["paragraphs"]]
-    return [text for paragraph in paragraphs for text in _join_questions_and_answers(paragraph)]
+    return [text for paragraph in paragraphs for text in _join_questions_and_answers(paragraph, settings)]
 
 
-def _join_questions_and_answers(paragraph: Any) -> Iterator[str]:
+def _join_questions_and_answers(paragraph: Any, settings: ReadSettings) -> Iterator[str]:
     """Yield each answered question of a paragraph and, on the next line, the sentences that contain its first answer.
 
-    Splitting into sentences changes white space. So a position in the text is counted here as the number of characters
-    before it that are not white space.
+    Joining lines and splitting into sentences change white space. So a position in the text is counted here as the
+    number of characters before it that are not white space.
     """
     context = paragraph["context"]
-    sentences = split_sentences(context)
+    sentences = split_sentences(join_texts([context], settings))
     sentence_ends = list(accumulate(_count_non_space(sentence) for sentence in sentences))
     for question in paragraph["qas"]:
         answers = question.get("answers", [])

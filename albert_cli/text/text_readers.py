@@ -13,11 +13,17 @@ from typing import NamedTuple
 
 from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
-from albert_cli.text.fields import find_field, to_text
+from albert_cli.text.fields import find_field, to_texts
 from albert_cli.text.hub_datasets import open_rows, translate_hub_errors
 from albert_cli.text.line_counts import LineCounts
-from albert_cli.text.lines import NumberedLines, check_characters, reject_or_count_long_line, text_lines
-from albert_cli.text.plain_text import join_wrapped_lines
+from albert_cli.text.lines import (
+    NumberedLines,
+    check_characters,
+    lines_or_quotes,
+    reject_or_count_long_line,
+    text_lines,
+)
+from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import (
     Location,
@@ -48,11 +54,15 @@ def iter_json_texts(
 
 
 def find_text(record: Mapping[str, object], settings: ReadSettings, location: Location) -> str | None:
-    """Return a record's text, None if it is null; raise `InputError` if the field is missing or is no text."""
+    """Return a record's text with a line for each text of a list; None if the field is null.
+
+    Raises `InputError` if the field is missing or is no text.
+    """
     try:
-        return to_text(find_field(record, settings.text_field))
+        texts = to_texts(find_field(record, settings.text_field))
     except (KeyError, TypeError):
         raise missing_field_error(describe_location(location), settings.text_field, list(record)) from None
+    return None if texts is None else join_texts(texts, settings)
 
 
 def _iter_valid_text(
@@ -61,26 +71,26 @@ def _iter_valid_text(
     """Yield the text unless it is null or blank; a text that is left out is counted.
 
     This generator yields at most one text, so that a reader can `yield from` it. The settings decide if invalid
-    characters are replaced or raise `InputError`, and if wrapped lines are joined. number: the line or row of the text
-    in the part.
+    characters are replaced or raise `InputError`. number: the line or row of the text in the part.
     """
     if text is None or not text.strip():
         counter.counts += LineCounts(without_text=1)
         return
-    text = check_characters(text, part.location, number, settings.on_bad_bytes, counter)
-    yield join_wrapped_lines(text) if settings.join_lines else text
+    yield check_characters(text, part.location, number, settings.on_bad_bytes, counter)
 
 
 def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text column of a table with a header.
 
-    In a `.csv`, quoted cells may contain line ends. In a `.tsv`, every line is a row and quotes have no meaning.
+    In a `.csv`, quoted cells may contain line ends, and a row on several lines is too long or not as a whole. In a
+    `.tsv`, every line is a row and quotes have no meaning.
     """
-    lines = text_lines(part, settings, counter)
     if part.source.kind == "csv":
-        rows = iter_csv_rows(lines, part.location, max_cell=settings.max_line)
+        lines = lines_or_quotes(part, settings, counter)
+        on_long_row = partial(reject_or_count_long_line, part.location, settings=settings, counter=counter)
+        rows = iter_csv_rows(lines, part.location, max_row=settings.max_line, on_long_row=on_long_row)
     else:
-        rows = _iter_tsv_rows(lines, counter)
+        rows = _iter_tsv_rows(text_lines(part, settings, counter), counter)
     first_row = next(rows, None)
     if first_row is None:
         return
@@ -98,7 +108,8 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
             raise InputError(
                 f"{part.location(number)}: {count_of(len(cells), 'field')}, but the header has {len(header)}", hint
             )
-        yield from _iter_valid_text(cells[column], part, number, settings, counter)
+        text = join_texts([cells[column]], settings)
+        yield from _iter_valid_text(text, part, number, settings, counter)
 
 
 def _iter_tsv_rows(lines: NumberedLines, counter: ReadCounter) -> Iterator[tuple[int, list[str]]]:

@@ -55,9 +55,11 @@ def test_main_prints_the_number_of_examples(source: Path, tmp_path: Path, monkey
     assert code == 0 and json.loads(printed) == {"train": 3, "dev": 2}
 
 
-@pytest.mark.parametrize(("text", "message"), [("-", "standard input"), ("A few words.\n", "too few")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("-", "standard input"), ("-@2", "standard input"), ("A few words.\n", "too few")]
+)
 def test_write_recall_table_rejects_unusable_text(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
-        write_recall_table(text if text == "-" else str(path), tmp_path / "table")
+        write_recall_table(text if text.startswith("-") else str(path), tmp_path / "table")

@@ -503,6 +503,7 @@ def test_sizes_reports_exact_counts(tmp_path: Path) -> None:
         (("sharing", "--dry-run", "--seeds", "0"), 2, "at least one seed is needed"),
         (("sharing", "--dry-run", "--jobs", "0"), 2, "greater than or equal to 1"),
         (("sharing", "--dry-run", "--text", "-"), 2, "can be read only once"),
+        (("sharing", "--dry-run", "--text", "-@2"), 2, "can be read only once"),
         (("sharing", "--dry-run", "--tasks", "no-such-folder"), 3, "no such folder"),
         (("sharing", "--dry-run", "--tflops", "shared=3"), 2, "has no such variant"),
         (("sharing", "--dry-run", "--tflops", "fast"), 2, "not a number"),

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.corpus import read_documents
-from albert_cli.text.sources import resolve_sources
+from albert_cli.text.read_settings import FileFormat
+from albert_cli.text.sources import is_stdin, resolve_sources
 from tests.helpers.text_files import read_texts
 
 
@@ -68,3 +72,96 @@ def test_resolve_file_named_only_by_an_ending_is_rejected(tmp_path: Path) -> Non
     (tmp_path / ".txt").write_text("Words.\n")
     with pytest.raises(InputError, match="unknown kind of file"):
         resolve_sources([f"{tmp_path}/.txt"])
+
+
+@pytest.mark.parametrize("source", ["", "race:", "squad:"])
+def test_resolve_empty_name_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    (tmp_path / "a.txt").write_text("Words.\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="an empty source name"):
+        resolve_sources([source])
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "arrow"])
+def test_resolve_stdin_as_columns_is_rejected(file_format: FileFormat) -> None:
+    with pytest.raises(InputError, match=f"-: stdin cannot be read with --format {file_format}"):
+        resolve_sources(["-"], file_format)
+
+
+@pytest.mark.parametrize(("argument", "expected"), [("-", True), ("-@2", True), ("a-", False), ("-@200.txt", False)])
+def test_is_stdin_with_and_without_a_weight(argument: str, expected: bool) -> None:
+    assert is_stdin(argument) == expected
+
+
+def test_resolve_folder_rejects_link_to_other_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "en").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b.txt").write_text("B.\n")
+    (folder / "de").symlink_to(tmp_path / "other")
+    for name in ("only the link", "en/a.txt"):
+        (folder / name).write_text("A.\n")
+        with pytest.raises(InputError, match=r"de: is a link to .*other, outside of the folder"):
+            resolve_sources([str(folder)])
+
+
+def test_resolve_folder_prints_links_to_its_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "en").mkdir()
+    (tmp_path / "en" / "a.txt").write_text("A.\n")
+    (tmp_path / "latest").symlink_to("en")
+    (tmp_path / "self").symlink_to(".")
+    assert read_texts(tmp_path) == ["A."]
+    assert capsys.readouterr().err == f"{tmp_path}: skipped links to folders: latest, self\n"
+
+
+def test_resolve_broken_link_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A.\n")
+    (tmp_path / ".hidden.txt").symlink_to("absent")
+    assert read_texts(tmp_path) == ["A."]
+    (tmp_path / "z.txt").symlink_to("absent.txt")
+    for source in (tmp_path, tmp_path / "*.txt", tmp_path / "z.txt"):
+        with pytest.raises(InputError, match=r"z\.txt: is a broken link"):
+            resolve_sources([str(source)])
+
+
+def test_resolve_folder_rejects_unreadable_subfolder(tmp_path: Path) -> None:
+    """Resolve in a process that does not run as root, which may read everything."""
+    (tmp_path / "a.txt").write_text("A.\n")
+    (tmp_path / "closed").mkdir(mode=0)
+    for parent in [tmp_path, *tmp_path.parents][:4]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    script = """
+import os, sys
+from albert_cli.errors import InputError
+from albert_cli.text.read_settings import FileFormat
+from albert_cli.text.sources import is_stdin, resolve_sources
+
+os.geteuid() or os.setuid(65534)
+try:
+    resolve_sources(sys.argv[1:])
+except InputError as error:
+    print(error.message)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout == f"{tmp_path}/closed: cannot be read (Permission denied)\n", done.stderr
+
+
+def test_resolve_glob_prints_skipped_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("top.txt", "en/a.txt", "de/b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n")
+    assert read_texts(f"{tmp_path}/*") == ["top.txt"]
+    assert capsys.readouterr().err == f"{tmp_path}/*: skipped folders: {tmp_path}/de, {tmp_path}/en\n"
+    assert len(read_texts(f"{tmp_path}/**")) == 3
+    assert capsys.readouterr().err == ""
+
+
+def test_resolve_url_folder_like_the_local_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "b.md", "dataset_info.json", ".hidden.txt", ".hidden/c.txt", "sub/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n")
+    for source in (str(tmp_path), f"file://{tmp_path}", f"file://{tmp_path}/"):
+        assert read_texts(source) == ["a.txt", "sub/d.txt"]
+        assert capsys.readouterr().err == f"{source}: skipped files of other kinds: b.md, dataset_info.json\n"

@@ -57,6 +57,16 @@ def test_squad_answers_pair_questions_with_sentences(tmp_path: Path) -> None:
     assert len(read_texts(f"squad-answers:{path}", f"squad:{path}")) == 5  # two texts of one file
 
 
+def test_joined_lines_leave_squad_contexts_apart(tmp_path: Path) -> None:
+    contexts = ("It rained\nin Rome. It was\ncold.", "Two.")
+    question = {"question": "Where?", "answers": [{"text": "Rome", "answer_start": contexts[0].index("Rome")}]}
+    paragraphs = [{"context": context, "qas": [question]} for context in contexts]
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    assert read_texts(f"squad:{path}", join_lines=True) == ["It rained in Rome. It was cold.\nTwo."]
+    assert read_texts(f"squad-answers:{path}", join_lines=True) == ["Where?\nIt rained in Rome."]
+
+
 @given(st.lists(st.text("ab .\n\xa0?", min_size=1, max_size=30), min_size=1, max_size=6), st.data())
 def test_squad_answers_sentence_contains_the_answer(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str], draw: st.DataObject

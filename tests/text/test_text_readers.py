@@ -13,7 +13,10 @@ import pytest
 
 from albert_cli import hub_access
 from albert_cli.errors import InputError
-from albert_cli.text.corpus import read_documents
+from albert_cli.text.corpus import read_documents, read_part
+from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.source_parts import ReadCounter, SourcePart
+from albert_cli.text.sources import TextSource
 from tests.helpers.text_files import read_texts
 
 
@@ -129,3 +132,28 @@ def test_long_cell_or_record_is_rejected_or_skipped(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="longer than"):
             read_texts(tmp_path / name, max_line=4096)
         assert read_texts(tmp_path / name, max_line=4096, on_long_line="skip") == ["fine"]
+
+
+LONG_ROWS = {
+    "a cell of short lines": '"' + "\n".join(["x" * 500] * 4) + '",1\n',
+    "a long first line": '"' + "x" * 1500 + '\nthe rest","\n1"\n',
+    "a long line in the middle": '"a ""word""\n""' + "x" * 1500 + '\nthe rest",1\n',
+    "a long last line": '"the ""start\n' + "x" * 1500 + '""",1\n',
+    "cells that are long together": ",".join(['"a\n' + "x" * 600 + '"'] * 2) + "\n",
+    "a long line without quotes": "x" * 3_000_000 + ",1\n",
+    "long lines with many quotes": '"' + '""\n"",' * 600_000 + '"\n',
+}
+
+
+@pytest.mark.parametrize("row", LONG_ROWS.values(), ids=LONG_ROWS)
+def test_csv_long_row_is_rejected_or_skipped_whole(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'text,n\nfirst,0\n{row}"two\nlines",2\nlast,3\n')
+    with pytest.raises(InputError, match=r"a\.csv:3: longer than"):
+        read_texts(path, max_line=1024)
+    counter = ReadCounter()
+    settings = ReadSettings(max_line=1024, on_long_line="skip")
+    documents = read_part(SourcePart(TextSource(str(path), "csv")), settings, counter)
+    assert [document.text for document in documents] == ["first", "two\nlines", "last"]
+    assert counter.counts.too_long == 1
+    assert counter.size == path.stat().st_size
