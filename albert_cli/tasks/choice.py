@@ -28,7 +28,7 @@ from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array
 from albert_cli.tasks.classification import LogitsTask, label_array, predict_logits
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
-from albert_cli.tasks.input_lines import InputLine, first_of
+from albert_cli.tasks.input_lines import InputLine, first_of, row_id
 from albert_cli.text.vocabulary import Vocabulary
 
 _MAX_ANSWER_TOKENS = 128  # of question and option together; `max_qa_length` in ALBERT's released code for RACE
@@ -88,7 +88,7 @@ class Choice(LogitsTask[ChoiceExample]):
         question = values.get("question", "")
         if not isinstance(passage, str) or not isinstance(question, str) or passage == question == "":
             raise InputError(f'{line.where}: "text" and "question" must be texts, and not both empty', _INPUT_FORMAT)
-        return ChoiceExample(str(values.get("id", line.number)), passage, question, tuple(options), None)
+        return ChoiceExample(row_id(values, line.number), passage, question, tuple(options), None)
 
     def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
         """Split examples into groups of consecutive ones with the same number of options."""

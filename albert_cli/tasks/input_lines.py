@@ -47,7 +47,7 @@ class InputLine:
         """
         if self.has_named_values:
             values = self.values()
-            return first_of(values, first), first_of(values, second), str(values.get("id", self.number))
+            return first_of(values, first), first_of(values, second), row_id(values, self.number)
         texts = self.text.split("\t")
         if len(texts) > 2:
             raise InputError(
@@ -64,6 +64,12 @@ def first_of(values: dict[str, object], names: Sequence[str]) -> object:
         if name in values:
             return values[name]
     return None
+
+
+def row_id(values: dict[str, object], default: int | str) -> str:
+    """Return the id of an object or of a table's row; `default` if it has none, or if its id is null."""
+    value = values.get("id")
+    return str(default if value is None else value)
 
 
 def text_fields(text_a: str, text_b: str | None) -> dict[str, object]:

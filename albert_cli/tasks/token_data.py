@@ -18,7 +18,8 @@ from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.data_files import read_lines
 from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
-from albert_cli.tasks.input_lines import first_of
+from albert_cli.tasks.input_lines import first_of, row_id
+from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json_object
 
 CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
@@ -89,8 +90,10 @@ class TokenFiles:
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TokenExample]:
         """Read the texts of a split from `files`; `data` is ignored, because `files` names them."""
         if "dev" in self.files or split == "test":
-            return read_token_file(Path(self.files[split]), labeled=split not in task.test_splits, tags=task.labels)
-        examples = read_token_file(Path(self.files["train"]), tags=task.labels)
+            is_labeled = split not in task.test_splits
+            path = Path(self.files[split])
+            return read_token_file(path, labeled=is_labeled, unique_ids=split != "train", tags=task.labels)
+        examples = read_token_file(Path(self.files["train"]), unique_ids=True, tags=task.labels)
         if task.scores_whole_file and self.is_single_file:
             return examples
         return hold_out_dev(
@@ -126,15 +129,19 @@ def find_token_files(data: str) -> dict[str, str]:
     return files
 
 
-def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = ()) -> list[TokenExample]:
+def read_token_file(
+    path: Path, *, labeled: bool = True, unique_ids: bool = False, tags: Sequence[str] = ()
+) -> list[TokenExample]:
     """Read all texts of a file in the format of its ending, with their tags if `labeled`.
 
-    Raises `InputError` naming file and line if the file is damaged, and for a tag that is not in `tags` unless `tags`
-    is empty.
+    Raises `InputError` naming file and line if the file is damaged, for a tag that is not in `tags` unless `tags` is
+    empty, and with `unique_ids` for a repeated id.
     """
     iter_examples = _iter_json_examples if path.suffix.lower() in _JSON_SUFFIXES else _iter_conll_examples
     examples = []
+    located_ids = []
     for example, lines in iter_examples(path, labeled=labeled):
+        located_ids.append((example.id, f"{path}:{lines[0]}"))
         for tag, number in zip(example.tags or (), lines, strict=False):  # without tags there is nothing to check
             if tags and tag not in tags:
                 types = ", ".join(name[2:] for name in tags if name.startswith("B-")) or ", ".join(tags)
@@ -143,6 +150,8 @@ def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = (
         examples.append(example)
     if not examples:
         raise InputError(f"{path}: holds no texts", "check that the file is complete")
+    if unique_ids:
+        check_unique(located_ids)
     return examples
 
 
@@ -186,18 +195,21 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
-    """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text."""
+    """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text.
+
+    A text without words has one line number, too.
+    """
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
             values = parse_json_object(line, where, _SHAPE)
             example = parse_token_object(values, str(number - 1), where, labeled=labeled)
-            yield example, [number] * len(example.words)
+            yield example, [number] * max(1, len(example.words))
 
 
 def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool) -> TokenExample:
     """Parse an object with tokens and tags, or with a text and spans; tags and spans are read only if `labeled`."""
-    name = str(values.get("id", default_id))
+    name = row_id(values, default_id)
     tokens = first_of(values, _TOKEN_KEYS)
     if tokens is not None:
         tags = first_of(values, _TAG_KEYS) if labeled else []

@@ -142,6 +142,19 @@ def test_read_token_file_bad_line_is_named(tmp_path: Path, name: str, content: s
         read_token_file(tmp_path / name)
 
 
+def test_read_tokens_repeated_id_of_dev_is_rejected(tmp_path: Path) -> None:
+    texts = [{"id": name, "tokens": ["Bo"], "tags": ["B-PER"]} for name in ("a", None, None, "a")]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    task = open_token_task(TableSettings(), str(tmp_path), ())
+    assert [example.id for example in task.read("train")] == ["a", "1", "2", "a"]  # null is no id
+    with pytest.raises(InputError, match=r"dev\.jsonl:4: the id 'a' is already used at .*dev\.jsonl:1"):
+        task.read("dev")
+    (tmp_path / "dev.jsonl").unlink()
+    with pytest.raises(InputError, match=r"train\.jsonl:4: the id 'a' is already used"):
+        open_token_task(TableSettings(), str(tmp_path), ()).read("train")
+
+
 def test_score_entities_equals_seqeval() -> None:
     rng = random.Random(1)
     for _ in range(5):
