@@ -99,7 +99,7 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
         labeled_rows += rows
         # Columns such as ending0, ending1, … suggest that the labels count from 0, too.
         options = split_columns.options
-        if len(options) > 1 and table.columns[options[0]].endswith("0"):
+        if len(options) > 1 and table.columns[options[0]].strip().endswith("0"):
             counts_from_0 = True
     label_reading = decide_label_reading(labeled_rows, settings, counts_from_0=counts_from_0)
     columns = find_choice_columns(first_table, settings)
