@@ -17,6 +17,7 @@ from albert_cli.errors import InputError
 from albert_cli.tasks.choice import MAX_OPTIONS, drop_empty_options
 from albert_cli.tasks.columns import find_column, find_named_columns, find_usual_column, missing_column
 from albert_cli.tasks.data_files import cell_text
+from albert_cli.tasks.label_cells import is_missing
 from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -99,6 +100,11 @@ class ChoiceRow(NamedTuple):
     options: tuple[str, ...]
     names: tuple[str, ...]  # of the options; () if the data set gives them no names
     where: str  # file and line, for messages
+
+    @property
+    def has_missing_label(self) -> bool:
+        """True if the label is a usual spelling of a missing value, and neither an option nor an option's name."""
+        return is_missing(self.label, (*self.options, *self.names))
 
 
 def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:

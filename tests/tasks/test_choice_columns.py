@@ -120,3 +120,13 @@ def test_read_choice_rows_drops_empty_options_at_the_end(tmp_path: Path) -> None
     assert [question.options for question in read_table(tmp_path / "a.jsonl", content)] == options
     line = InputLine('{"question": "q", "choices": ["x", "y", null]}', "a.jsonl", 1)
     assert Choice(name="", title="", metrics=()).parse_example(line).options == ("x", "y")
+
+
+def test_read_choice_table_skips_missing_labels(tmp_path: Path) -> None:
+    content = "question,option_a,option_b,label\np,none,all,none\nq,none,all,\nr,one,two,NA\ns,none,all,all\n"
+    examples = read_table(tmp_path / "a.csv", content, missing="skip")
+    assert [(example.question, example.label) for example in examples] == [("p", 0), ("s", 1)]
+    with pytest.raises(InputError, match=r"a\.csv:3: "):
+        read_table(tmp_path / "a.csv", content)
+    with pytest.raises(InputError, match="no row has a label"):
+        read_table(tmp_path / "b.csv", "question,option_a,option_b,label\nq,one,two,\n", missing="skip")
