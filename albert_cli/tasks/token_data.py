@@ -15,8 +15,8 @@ from typing import TypeGuard
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.data_files import read_lines
-from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, normalize_tags
+from albert_cli.tasks.data_files import find_split_file, read_lines
+from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, is_tag, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
@@ -24,8 +24,12 @@ from albert_cli.text.records import parse_json_object
 
 CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
-# The usual names of a split's file, and of an object's keys; the first that exists is taken.
-_FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "testa"), "test": ("test", "testb")}
+_FILE_NAMES = {
+    "train": ("train",),
+    "dev": ("dev", "validation", "valid", "val", "testa"),
+    "test": ("test", "testb"),
+}
+# The usual keys of an object; the first that exists is taken.
 _TOKEN_KEYS = ("tokens", "words")
 _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
@@ -110,7 +114,7 @@ class TokenFiles:
 def find_token_files(data: str) -> dict[str, str]:
     """Map splits to the files of the folder `data`; if `data` is a file, it is train.
 
-    Raises `InputError` if `data` does not exist, or is a folder without a split's file.
+    Raises `InputError` if `data` does not exist, is a folder without a split's file, or has two files for a split.
     """
     path = Path(data)
     if path.is_file():
@@ -120,10 +124,8 @@ def find_token_files(data: str) -> dict[str, str]:
     suffixes = (*_JSON_SUFFIXES, *CONLL_SUFFIXES)
     files: dict[str, str] = {}
     for split, names in _FILE_NAMES.items():
-        candidates = [path / (name + suffix) for name in names for suffix in suffixes]
-        existing = [candidate for candidate in candidates if candidate.is_file()]
-        if existing:
-            files[split] = str(existing[0])
+        if split_file := find_split_file(path, names, suffixes, "keep one of them in the folder"):
+            files[split] = str(split_file)
     if not files:
         raise InputError(f"{path}: holds no train file ({', '.join(suffixes)})", "add train.conll or train.jsonl")
     return files
@@ -164,14 +166,15 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
     """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`.
 
     A line is `TOKEN … TAG`, and blank lines separate texts. `-DOCSTART-` lines, and comments (`# …`) before the first
-    token of a text, are skipped.
+    token of a text, are skipped. A line `# TAG` is no comment: its token is `#`.
     """
     tokens: list[str] = []
     tags: list[str] = []
     count = 0
     for number, line in enumerate([*read_lines(path), ""], start=1):  # the blank line ends the last text
         fields = line.split("\t") if "\t" in line else line.split()
-        is_comment = line.startswith("# ") and not tokens
+        is_tagged_sign = len(fields) == 2 and is_tag(fields[1])
+        is_comment = line.startswith("# ") and not tokens and not is_tagged_sign
         is_token = bool(line.strip()) and fields[0] != "-DOCSTART-" and not is_comment
         if is_token:
             token = fields[0].strip()
@@ -230,7 +233,7 @@ def parse_token_object(values: dict[str, object], default_id: str, where: str, *
 def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
     """Parse spans as objects with `start`, `end` and `label` (`type`), or as lists [start, end, label].
 
-    Raises `InputError` for anything else, and for a span beyond the text's `length` characters.
+    Raises `InputError` for anything else, for an empty label, and for a span beyond the text's `length` characters.
     """
     if not isinstance(spans, list):
         raise InputError(f"{where}: no list of entities", _SHAPE)
@@ -243,6 +246,8 @@ def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
                 entity = Entity(start, end, kind)
             case _:
                 raise InputError(f"{where}: the entity {span!r} has no start, end and label", _SHAPE)
+        if not entity.type.strip():
+            raise InputError(f"{where}: the entity {span!r} has an empty label", 'write its type, such as "PER"')
         if not 0 <= entity.start < entity.end <= length:
             message = f"{where}: the entity {span!r} is not within the text's {length} characters"
             raise InputError(message, "count characters from 0; the end is the character after the last one")
