@@ -63,6 +63,17 @@ class ChoiceExample:
         return [f"{self.question} {option}".strip() for option in self.options]
 
 
+def drop_empty_options(options: Sequence[str]) -> tuple[str, ...]:
+    """Return the options without blank ones at the end, with which tables fill up questions with fewer options.
+
+    The first two options remain, even if they are blank.
+    """
+    count = len(options)
+    while count > 2 and not options[count - 1].strip():
+        count -= 1
+    return tuple(options[:count])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice(LogitsTask[ChoiceExample]):
     """Selection of one option for each question; `labels` are the letters of the options, in their order."""
@@ -72,11 +83,13 @@ class Choice(LogitsTask[ChoiceExample]):
     def parse_example(self, line: InputLine) -> ChoiceExample:
         """Parse an object with `choices` (`options`), `question`, a passage (`text`, `article`, …) and `id`.
 
-        Passage or question may be absent, but not both. Raises `InputError` unless there are 2 to `MAX_OPTIONS`
-        options.
+        Passage or question may be absent, but not both; `null` is an empty option. Raises `InputError` unless there are
+        2 to `MAX_OPTIONS` options.
         """
         values = line.values()
         options = first_of(values, ("choices", "options"))
+        if isinstance(options, list):
+            options = ["" if option is None else option for option in options]
         if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
             raise InputError(f'{line.where}: "choices" is not a list of two texts or more', _INPUT_FORMAT)
         if len(options) > MAX_OPTIONS:
@@ -88,7 +101,7 @@ class Choice(LogitsTask[ChoiceExample]):
         question = values.get("question", "")
         if not isinstance(passage, str) or not isinstance(question, str) or passage == question == "":
             raise InputError(f'{line.where}: "text" and "question" must be texts, and not both empty', _INPUT_FORMAT)
-        return ChoiceExample(row_id(values, line.number), passage, question, tuple(options), None)
+        return ChoiceExample(row_id(values, line.number), passage, question, drop_empty_options(options), None)
 
     def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
         """Split examples into groups of consecutive ones with the same number of options."""

@@ -14,8 +14,10 @@ from string import ascii_uppercase
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.choice import MAX_OPTIONS
+from albert_cli.tasks.choice import MAX_OPTIONS, drop_empty_options
 from albert_cli.tasks.columns import find_column, find_named_columns, find_usual_column, missing_column
+from albert_cli.tasks.data_files import cell_text
+from albert_cli.tasks.label_cells import is_missing
 from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -64,6 +66,11 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
     passage = find_column(table, "text", settings, CHOICE_COLUMN_NAMES)
     question = find_column(table, "question", settings, CHOICE_COLUMN_NAMES)
     label = find_column(table, "label", settings, CHOICE_COLUMN_NAMES)
+    if passage == question:  # one column is either, and the user's name for it decides
+        if settings.text:
+            question = None
+        else:
+            passage = None
     if passage is None and question is None:
         raise missing_column(table, "question", CHOICE_COLUMN_NAMES["question"])
     return ChoiceColumns(options, passage, question, label)
@@ -73,15 +80,17 @@ def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int
     """Return the indices of the columns with options; () if there are none.
 
     They are the columns that the settings name, or one column with a usual name for lists of options, or several
-    columns with names such as `choice1` or `option_b`.
+    columns with names such as `choice1` or `option_b`, sorted by name.
     """
     if settings.choices:
         return find_named_columns(table, "choices", settings.choices)
     list_column = find_usual_column(table, CHOICE_COLUMN_NAMES["choices"])
     if list_column is not None:
         return (list_column,)
-    columns = tuple(index for index, name in enumerate(table.columns) if _OPTION_COLUMN.fullmatch(name.lower()))
-    return columns if len(columns) > 1 else ()
+    names = [name.strip().lower() for name in table.columns]
+    options = [(name, index) for index, name in enumerate(names) if _OPTION_COLUMN.fullmatch(name)]
+    # Sorted by name, because a label A denotes `option_a` even if the column `option_b` is before it.
+    return tuple(index for _, index in sorted(options)) if len(options) > 1 else ()
 
 
 class ChoiceRow(NamedTuple):
@@ -92,10 +101,16 @@ class ChoiceRow(NamedTuple):
     names: tuple[str, ...]  # of the options; () if the data set gives them no names
     where: str  # file and line, for messages
 
+    @property
+    def has_missing_label(self) -> bool:
+        """True if the label is a usual spelling of a missing value, and neither an option nor an option's name."""
+        return is_missing(self.label, (*self.options, *self.names))
+
 
 def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:
     """Read options and label of every row; the label is empty without a column of labels.
 
+    A row has fewer options than others if its last ones are blank (`drop_empty_options`).
     Raises `InputError` if a column of lists holds anything but a list of 2 to `MAX_OPTIONS` texts.
     """
     rows = []
@@ -103,7 +118,7 @@ def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow
         where = table.where(index)
         names: tuple[str, ...] = ()
         if len(columns.options) > 1:
-            options = tuple(cells[column] for column in columns.options)
+            options = drop_empty_options([cells[column] for column in columns.options])
         else:
             (list_column,) = columns.options
             options, names = _parse_option_list(cells[list_column])
@@ -128,15 +143,14 @@ def _parse_option_list(cell: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     except (json.JSONDecodeError, RecursionError):
         return (), ()
     if isinstance(value, dict):
-        return _to_texts(value.get("text")), _to_texts(value.get("label"))
-    return _to_texts(value), ()
+        options = drop_empty_options(_to_texts(value.get("text")))
+        return options, _to_texts(value.get("label"))[: len(options)]
+    return drop_empty_options(_to_texts(value)), ()
 
 
 def _to_texts(value: object) -> tuple[str, ...]:
-    """Return the items of a list as texts, items of other types as JSON; () for anything but a list."""
-    if not isinstance(value, list):
-        return ()
-    return tuple(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in value)
+    """Return the items of a list as texts, as in the cells of a table; () for anything but a list."""
+    return tuple(map(cell_text, value)) if isinstance(value, list) else ()
 
 
 # ---------------------------------------------------------------- labels

@@ -112,10 +112,10 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
     def describe_collapse(self, outputs: Array, features: PairFeatures) -> str | None:
         """Describe predictions that are the same for all examples, unless the labels are the same, too.
 
-        Predicted values count as the same if they differ by at most a thousandth of the largest absolute value.
+        Predicted values count as the same if they differ by at most a thousandth of the range of the labels.
         """
         predicted = self.predictions_from_logits(outputs)
-        tolerance = 1e-3 * np.abs(predicted).max() if self.is_regression else 0
+        tolerance = 1e-3 * np.ptp(features.gold) if self.is_regression else 0
         if np.ptp(features.gold) == 0 or np.ptp(predicted) > tolerance:
             return None
         return "one value for all inputs" if self.is_regression else self.collapse_message

@@ -59,6 +59,19 @@ def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str 
     raise MissingDataError(f"{data}: {' and '.join(names)} not found", hint)
 
 
+def find_split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str], remedy: str) -> Path | None:
+    """Return the file with one of these names and endings, in upper or lower case; None if there is none.
+
+    Raises `InputError` with `remedy` if there are two.
+    """
+    wanted = {name + suffix for name in names for suffix in suffixes}
+    with translate_read_errors(folder):
+        paths = sorted(path for path in folder.iterdir() if path.name.lower() in wanted and path.is_file())
+    if len(paths) > 1:
+        raise InputError(f"{folder}: has both {paths[0].name} and {paths[1].name}", remedy)
+    return paths[0] if paths else None
+
+
 def read_text(path: Path) -> str:
     """Read a UTF-8 file without its byte order mark; raises `InputError` naming file and line."""
     with translate_read_errors(path):

@@ -5,7 +5,7 @@ In BIO the first word of an entity has the tag B-TYPE, its further words have I-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,10 +26,15 @@ class Entity(NamedTuple):
     type: str
 
 
+def is_tag(tag: str, prefixes: Collection[str] = _BEGIN | _INSIDE) -> bool:
+    """Return True if the tag is O, or one of the prefixes (by default of all schemes), a hyphen and a type."""
+    prefix, _, kind = tag.partition("-")
+    return tag == OUTSIDE or (prefix in prefixes and kind != "")
+
+
 def check_tag(tag: str, where: str) -> None:
     """Raise `InputError`, with a message that begins with `where`, unless the tag is O or a prefix and a type."""
-    prefix, _, kind = tag.partition("-")
-    if tag != OUTSIDE and (not kind or prefix not in _BEGIN | _INSIDE):
+    if not is_tag(tag):
         raise InputError(f"{where}: the tag {tag!r} is not O or B-TYPE", "write tags as B-PER, I-PER and O")
 
 

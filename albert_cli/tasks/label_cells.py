@@ -64,9 +64,13 @@ def _is_number_with_comma(text: str) -> bool:
     return is_number(text.replace(",", "."))
 
 
-def is_missing(text: str, classes: Sequence[str] = ()) -> bool:
-    """Return True for a usual spelling of a missing value, unless it is one of the classes."""
-    return text not in classes and text.lower() in _NEVER_INFERRED | _SOMETIMES_INFERRED
+def is_missing(text: str, classes: Sequence[str] = (), *, ambiguous: bool = True) -> bool:
+    """Return True for a usual spelling of a missing value, unless it is one of the classes in any spelling.
+
+    Without `ambiguous`, spellings such as "none", which `infer_classes` may take for a class, do not count.
+    """
+    spellings = _NEVER_INFERRED | _SOMETIMES_INFERRED if ambiguous else _NEVER_INFERRED
+    return text.lower() in spellings and comparable_name(text) not in map(comparable_name, classes)
 
 
 def missing_label(cell: LabelCell) -> InputError:

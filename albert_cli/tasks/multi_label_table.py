@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.columns import find_named_columns, require_column
+from albert_cli.tasks.label_cells import LabelCell, is_missing
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -25,10 +26,11 @@ _NO = frozenset(("0", "0.0", "false", "no", ""))
 
 
 class LabelSet(NamedTuple):
-    """The names of a row's classes, and its file and line."""
+    """The names of a row's classes, and its file and line; `missing` is the label of a row whose label is missing."""
 
     names: tuple[str, ...]
     where: str
+    missing: LabelCell | None = None
 
 
 def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
@@ -41,15 +43,22 @@ def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
     return any(row[column].lstrip().startswith("[") or _SEPARATOR in row[column] for row in table.cells)
 
 
-def read_label_sets(table: TextTable, settings: TableSettings) -> list[LabelSet]:
-    """Return the classes of every row; raises `InputError` naming the line of a label that cannot be read."""
+def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence[str]) -> list[LabelSet]:
+    """Return the classes of every row; raises `InputError` naming the line of a label that cannot be read.
+
+    An empty label means no class. Other spellings of a missing value are missing labels, unless they are in `classes`;
+    "none", "NA" and similar ones are missing labels only if `table.missing` is "skip".
+    """
     if settings.label_columns:
         return _read_label_columns(table, settings)
     column = require_column(table, "label", settings)
     label_sets = []
     for index, row in enumerate(table.cells):
-        where = table.where(index)
-        label_sets.append(LabelSet(_split_classes(row[column], where), where))
+        cell = LabelCell(row[column].strip(), table.where(index))
+        if cell.text and is_missing(cell.text, classes, ambiguous=settings.missing == "skip"):
+            label_sets.append(LabelSet((), cell.where, missing=cell))
+        else:
+            label_sets.append(LabelSet(_split_classes(cell.text, cell.where), cell.where))
     return label_sets
 
 
@@ -76,7 +85,6 @@ def _split_classes(cell: str, where: str) -> tuple[str, ...]:
     Repetitions and empty names are left out. Raises `InputError` for a list that cannot be read, or holds other values
     than texts and whole numbers.
     """
-    cell = cell.strip()
     if cell.startswith("["):
         values = _parse_list(cell)
         # The type is compared, because True and False are instances of int.

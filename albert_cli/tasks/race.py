@@ -42,22 +42,28 @@ class RaceFiles:
         if is_hub_source(source):
             examples = list(self._iter_hub_questions(task, split, source))
         else:
-            examples = []
-            for level in self.levels:
-                examples += self._iter_level_questions(task, split, Path(source), level)
+            examples = self._read_folder(task, split, Path(source))
         if not examples:
             raise InputError(f"{source}: {split} holds no questions", _PASSAGE_FORMAT)
         return examples
 
-    def _iter_level_questions(self, task: TaskInfo, split: str, data: Path, level: str) -> Iterator[ChoiceExample]:
-        """Yield the questions of a level in the folder `data`; the error for a missing level names one that exists."""
+    def _read_folder(self, task: TaskInfo, split: str, data: Path) -> list[ChoiceExample]:
+        """Read the questions of all levels in the folder `data`; raises `InputError` for a repeated passage id."""
+        passages = []
+        for level in self.levels:
+            texts = _iter_texts(self._find_level(split, data, level))
+            passages += [(passage, where, level) for passage, where in _parse_passages(texts)]
+        check_unique((passage.id or where, where) for passage, where, _ in passages)
+        examples: list[ChoiceExample] = []
+        for passage, where, level in passages:
+            examples += _iter_questions(task, split, passage, level, where)
+        return examples
+
+    def _find_level(self, split: str, data: Path, level: str) -> Path:
+        """Return the folder of a level; the error for a missing level names one that exists."""
         existing = [name for name in self.levels if (data / split / name).is_dir()]
         hint = f"use the task race_{existing[0]} for {existing[0]} alone" if existing else None
-        folder = find_data_file(data, (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
-        passages = _parse_passages(_iter_texts(folder))
-        check_unique((passage.id or where, where) for passage, where in passages)
-        for passage, where in passages:
-            yield from _iter_questions(task, split, passage, level, where)
+        return find_data_file(data, (f"{split}/{level}", f"RACE/{split}/{level}"), RACE_ON_HUB, hint)
 
     def _iter_hub_questions(self, task: TaskInfo, split: str, source: str) -> Iterator[ChoiceExample]:
         """Yield the questions of a data set of the Hub, which has a question and its passage in each row."""

@@ -109,10 +109,10 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
         option_counts |= {len(row.options) for row in rows}
         if split == "test" or split_columns.label is None:
             continue
-        labeled_rows += rows
+        labeled_rows += [row for row in rows if not (settings.missing == "skip" and row.has_missing_label)]
         # Columns such as ending0, ending1, … suggest that the labels count from 0, too.
         options = split_columns.options
-        if len(options) > 1 and table.columns[options[0]].endswith("0"):
+        if len(options) > 1 and table.columns[options[0]].strip().endswith("0"):
             counts_from_0 = True
     label_reading = decide_label_reading(labeled_rows, settings, counts_from_0=counts_from_0)
     columns = find_choice_columns(first_table, settings)
@@ -197,7 +197,7 @@ def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: T
     """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table."""
     if settings.kind != "auto" or not head.is_multi_label or not tables.may_be_for_scoring:
         return False
-    names = {name for label_set in read_label_sets(table, settings) for name in label_set.names}
+    names = {name for label_set in read_label_sets(table, settings, head.labels) for name in label_set.names}
     return names <= set(head.labels)
 
 
@@ -208,7 +208,8 @@ def _multi_label_task(
     if _fits_multi_label_head(settings, tables, first_table, head) and not settings.labels:
         labels = head.labels
     else:
-        labels = infer_label_names(read_label_sets(first_table, settings), settings, first_table.origin)
+        label_sets = read_label_sets(first_table, settings, settings.labels)
+        labels = infer_label_names(label_sets, settings, first_table.origin)
     _report_text_columns(first_table, settings, texts, f"any of {_describe_classes(labels)}")
     return MultiLabelClassification(
         name="table",

@@ -12,7 +12,7 @@ from pathlib import Path
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column
-from albert_cli.tasks.data_files import read_objects, read_table, reject_file_of_other_format
+from albert_cli.tasks.data_files import find_split_file, read_objects, read_table, reject_file_of_other_format
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -95,13 +95,9 @@ def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
         raise InputError(f"{path}: no such file or directory", "check the path")
     files: dict[str, str] = {}
     for split in splits:
-        candidates = [path / (name + suffix) for name in _FILE_NAMES[split] for suffix in _SUFFIXES]
-        existing = [candidate for candidate in candidates if candidate.is_file()]
-        if len(existing) > 1:
-            message = f"{path}: has both {existing[0].name} and {existing[1].name}"
-            raise InputError(message, f"choose one with -s table.{split}=FILE")
-        if existing:
-            files[split] = str(existing[0])
+        remedy = f"choose one with -s table.{split}=FILE"
+        if split_file := find_split_file(path, _FILE_NAMES[split], _SUFFIXES, remedy):
+            files[split] = str(split_file)
         elif unread := _find_unread_file(path, _FILE_NAMES[split]):
             console.warn(f"{unread}: not read, because it is not a {_FORMATS} file; convert it")
     if not files and "train" in splits:

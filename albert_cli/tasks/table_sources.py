@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from albert_cli import console
-from albert_cli.errors import MissingDataError
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.base import ExampleT, TaskInfo
 from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.choice_columns import (
@@ -50,8 +50,8 @@ class TableSource(ABC, Generic[ExampleT]):
         """
         files = self.tables.files
         if "dev" in files or split == "test":
-            return self.read_file(task, split)
-        examples = self.read_file(task, "train")
+            return self._read_labeled_rows(task, split)
+        examples = self._read_labeled_rows(task, "train")
         if task.scores_whole_file and self.tables.is_single_file:
             if split == "train":
                 raise MissingDataError(f"{files['train']}: scored as a whole, so there is no training data")
@@ -67,6 +67,17 @@ class TableSource(ABC, Generic[ExampleT]):
             unit_name="row",
             remedy="use -s table.dev=FILE",
         )
+
+    def _read_labeled_rows(self, task: TaskInfo, split: str) -> list[ExampleT]:
+        """Read a split's file, and print the number of rows that are skipped, because `table.missing` is "skip"."""
+        examples = self.read_file(task, split)
+        table = self.tables.table(split)
+        if not examples:
+            raise InputError(f"{table.origin}: no row has a label", "fill in the labels")
+        skipped = len(table.cells) - len(examples)
+        if skipped:
+            console.info(f"{table.origin}: skipped {skipped} of {len(table.cells)} rows without a label")
+        return examples
 
 
 @dataclass(frozen=True)
@@ -99,9 +110,6 @@ class TextTableSource(TableSource[TextExample]):
                 continue
             text_a, text_b = read_texts(row, text_columns)
             examples.append(TextExample(text_a, text_b, gold, ids[index]))
-        skipped = len(table.cells) - len(examples)
-        if skipped:
-            console.info(f"{table.origin}: skipped {skipped} of {len(table.cells)} rows without a label")
         return examples
 
 
@@ -112,18 +120,26 @@ class MultiLabelTableSource(TableSource[MultiLabelExample]):
     names: tuple[str, ...]
 
     def read_file(self, task: TaskInfo, split: str) -> list[MultiLabelExample]:
-        """Read the rows of a split's file; a test file may lack labels."""
+        """Read the rows of a split's file; missing labels are errors or skipped as in `TextTableSource`."""
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
         text_columns = match_text_columns(table, self.names, settings)
+        must_have_labels = split not in task.test_splits
         label_sets = None
-        if split not in task.test_splits or _has_label_columns(table, settings):
-            label_sets = read_label_sets(table, settings)
+        if must_have_labels or _has_label_columns(table, settings):
+            label_sets = read_label_sets(table, settings, task.labels)
         examples = []
         for index, row in enumerate(table.cells):
+            label_set = None if label_sets is None else label_sets[index]
+            if label_set is not None and label_set.missing is not None:
+                if must_have_labels and settings.missing == "skip":
+                    continue
+                if must_have_labels:
+                    raise missing_label(label_set.missing)
+                label_set = None
             text_a, text_b = read_texts(row, text_columns)
-            labels = None if label_sets is None else label_indices(label_sets[index], task.labels)
+            labels = None if label_set is None else label_indices(label_set, task.labels)
             examples.append(MultiLabelExample(text_a, text_b, labels, ids[index]))
         return examples
 
@@ -142,7 +158,7 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
     label_reading: LabelReading
 
     def read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
-        """Read the rows of a split's file; a test file may lack labels.
+        """Read the rows of a split's file; a test file may lack labels, and `table.missing` may skip rows without one.
 
         Labels of test are ignored if `label_reading` is "auto", because neither train nor dev showed how to read them.
         """
@@ -155,11 +171,13 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
             require_column(table, "label", settings, CHOICE_COLUMN_NAMES)
         examples = []
         for index, row in enumerate(read_choice_rows(table, columns)):
+            if must_have_labels and settings.missing == "skip" and row.has_missing_label:
+                continue
             cells = table.cells[index]
             passage = "" if columns.passage is None else cells[columns.passage]
             question = "" if columns.question is None else cells[columns.question]
             correct = None
-            is_readable = self.label_reading != "auto" and not is_missing(row.label)
+            is_readable = self.label_reading != "auto" and not row.has_missing_label
             # If the rows must have labels, the reading is never "auto", because `open_table` inferred it from them.
             if must_have_labels or is_readable:
                 correct = parse_choice_label(row, self.label_reading)

@@ -29,7 +29,7 @@ from albert_cli.model.heads import TokenClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import AnyTask, Array, Task, as_any_task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import match_labels, softmax
-from albert_cli.tasks.entities import OUTSIDE, Entity, inside_tag, score_entities, tag_labels, tags_to_entities
+from albert_cli.tasks.entities import OUTSIDE, Entity, inside_tag, is_tag, score_entities, tag_labels, tags_to_entities
 from albert_cli.tasks.features import Int32, Int64, tokenize_with_offsets
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.table_settings import TableSettings
@@ -238,13 +238,16 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
-        """Derive the task from the tags of a token classifier; raises `CheckpointError` if O is not among them."""
+        """Derive the task from the tags of a token classifier; raises `CheckpointError` unless they are BIO tags."""
         if checkpoint.architecture != ARCHITECTURE:
             return None
-        if OUTSIDE not in checkpoint.output_names:
-            message = f"{checkpoint.directory}: none of its tags is O ({', '.join(checkpoint.output_names)})"
+        tags = tag_names(checkpoint)
+        if not tags:
+            message = (
+                f"{checkpoint.directory}: its tags are not O, B-TYPE and I-TYPE ({', '.join(checkpoint.output_names)})"
+            )
             raise CheckpointError(message, "use a model with BIO tags")
-        return cls(name="", title="predict", metrics=(), labels=checkpoint.output_names, inputs=1)
+        return cls(name="", title="predict", metrics=(), labels=tags, inputs=1)
 
 
 def open_token_task(settings: TableSettings, data: str | None, model_labels: tuple[str, ...]) -> AnyTask:
@@ -282,8 +285,10 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
 
 
 def tag_names(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
-    """Return the tags of a checkpoint's token classifier; () if the checkpoint has another head or none."""
-    return checkpoint.output_names if checkpoint.architecture == ARCHITECTURE else ()
+    """Return the BIO tags of a checkpoint's token classifier; () if it has other tags, another head or none."""
+    names = checkpoint.output_names if checkpoint.architecture == ARCHITECTURE else ()
+    is_bio = OUTSIDE in names and all(is_tag(name, prefixes="BI") for name in names)
+    return names if is_bio else ()
 
 
 def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int32) -> Int64:

@@ -15,16 +15,21 @@ from typing import TypeGuard
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.data_files import read_lines
-from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, normalize_tags
+from albert_cli.tasks.data_files import find_split_file, read_lines
+from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, is_tag, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
+from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json_object
 
 CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
-# The usual names of a split's file, and of an object's keys; the first that exists is taken.
-_FILE_NAMES = {"train": ("train",), "dev": ("dev", "valid", "validation", "testa"), "test": ("test", "testb")}
+_FILE_NAMES = {
+    "train": ("train",),
+    "dev": ("dev", "validation", "valid", "val", "testa"),
+    "test": ("test", "testb"),
+}
+# The usual keys of an object; the first that exists is taken.
 _TOKEN_KEYS = ("tokens", "words")
 _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
@@ -89,8 +94,10 @@ class TokenFiles:
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TokenExample]:
         """Read the texts of a split from `files`; `data` is ignored, because `files` names them."""
         if "dev" in self.files or split == "test":
-            return read_token_file(Path(self.files[split]), labeled=split not in task.test_splits, tags=task.labels)
-        examples = read_token_file(Path(self.files["train"]), tags=task.labels)
+            is_labeled = split not in task.test_splits
+            path = Path(self.files[split])
+            return read_token_file(path, labeled=is_labeled, unique_ids=split != "train", tags=task.labels)
+        examples = read_token_file(Path(self.files["train"]), unique_ids=True, tags=task.labels)
         if task.scores_whole_file and self.is_single_file:
             return examples
         return hold_out_dev(
@@ -107,7 +114,7 @@ class TokenFiles:
 def find_token_files(data: str) -> dict[str, str]:
     """Map splits to the files of the folder `data`; if `data` is a file, it is train.
 
-    Raises `InputError` if `data` does not exist, or is a folder without a split's file.
+    Raises `InputError` if `data` does not exist, is a folder without a split's file, or has two files for a split.
     """
     path = Path(data)
     if path.is_file():
@@ -117,24 +124,26 @@ def find_token_files(data: str) -> dict[str, str]:
     suffixes = (*_JSON_SUFFIXES, *CONLL_SUFFIXES)
     files: dict[str, str] = {}
     for split, names in _FILE_NAMES.items():
-        candidates = [path / (name + suffix) for name in names for suffix in suffixes]
-        existing = [candidate for candidate in candidates if candidate.is_file()]
-        if existing:
-            files[split] = str(existing[0])
+        if split_file := find_split_file(path, names, suffixes, "keep one of them in the folder"):
+            files[split] = str(split_file)
     if not files:
         raise InputError(f"{path}: holds no train file ({', '.join(suffixes)})", "add train.conll or train.jsonl")
     return files
 
 
-def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = ()) -> list[TokenExample]:
+def read_token_file(
+    path: Path, *, labeled: bool = True, unique_ids: bool = False, tags: Sequence[str] = ()
+) -> list[TokenExample]:
     """Read all texts of a file in the format of its ending, with their tags if `labeled`.
 
-    Raises `InputError` naming file and line if the file is damaged, and for a tag that is not in `tags` unless `tags`
-    is empty.
+    Raises `InputError` naming file and line if the file is damaged, for a tag that is not in `tags` unless `tags` is
+    empty, and with `unique_ids` for a repeated id.
     """
     iter_examples = _iter_json_examples if path.suffix.lower() in _JSON_SUFFIXES else _iter_conll_examples
     examples = []
+    located_ids = []
     for example, lines in iter_examples(path, labeled=labeled):
+        located_ids.append((example.id, f"{path}:{lines[0]}"))
         for tag, number in zip(example.tags or (), lines, strict=False):  # without tags there is nothing to check
             if tags and tag not in tags:
                 types = ", ".join(name[2:] for name in tags if name.startswith("B-")) or ", ".join(tags)
@@ -143,6 +152,8 @@ def read_token_file(path: Path, *, labeled: bool = True, tags: Sequence[str] = (
         examples.append(example)
     if not examples:
         raise InputError(f"{path}: holds no texts", "check that the file is complete")
+    if unique_ids:
+        check_unique(located_ids)
     return examples
 
 
@@ -155,14 +166,15 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
     """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`.
 
     A line is `TOKEN … TAG`, and blank lines separate texts. `-DOCSTART-` lines, and comments (`# …`) before the first
-    token of a text, are skipped.
+    token of a text, are skipped. A line `# TAG` is no comment: its token is `#`.
     """
     tokens: list[str] = []
     tags: list[str] = []
     count = 0
     for number, line in enumerate([*read_lines(path), ""], start=1):  # the blank line ends the last text
         fields = line.split("\t") if "\t" in line else line.split()
-        is_comment = line.startswith("# ") and not tokens
+        is_tagged_sign = len(fields) == 2 and is_tag(fields[1])
+        is_comment = line.startswith("# ") and not tokens and not is_tagged_sign
         is_token = bool(line.strip()) and fields[0] != "-DOCSTART-" and not is_comment
         if is_token:
             token = fields[0].strip()
@@ -186,13 +198,16 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
-    """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text."""
+    """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text.
+
+    A text without words has one line number, too.
+    """
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
             values = parse_json_object(line, where, _SHAPE)
             example = parse_token_object(values, str(number - 1), where, labeled=labeled)
-            yield example, [number] * len(example.words)
+            yield example, [number] * max(1, len(example.words))
 
 
 def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool) -> TokenExample:
@@ -218,7 +233,7 @@ def parse_token_object(values: dict[str, object], default_id: str, where: str, *
 def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
     """Parse spans as objects with `start`, `end` and `label` (`type`), or as lists [start, end, label].
 
-    Raises `InputError` for anything else, and for a span beyond the text's `length` characters.
+    Raises `InputError` for anything else, for an empty label, and for a span beyond the text's `length` characters.
     """
     if not isinstance(spans, list):
         raise InputError(f"{where}: no list of entities", _SHAPE)
@@ -231,6 +246,8 @@ def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
                 entity = Entity(start, end, kind)
             case _:
                 raise InputError(f"{where}: the entity {span!r} has no start, end and label", _SHAPE)
+        if not entity.type.strip():
+            raise InputError(f"{where}: the entity {span!r} has an empty label", 'write its type, such as "PER"')
         if not 0 <= entity.start < entity.end <= length:
             message = f"{where}: the entity {span!r} is not within the text's {length} characters"
             raise InputError(message, "count characters from 0; the end is the character after the last one")

@@ -57,7 +57,7 @@ def write_race(folder: Path) -> None:
     for split in ("train", "dev"):
         for level in ("middle", "high"):
             record = {
-                "id": "1", "article": " ".join(WORDS), "questions": ["wi _ ?", "luma?"], "answers": ["A", "C"],
+                "id": level, "article": " ".join(WORDS), "questions": ["wi _ ?", "luma?"], "answers": ["A", "C"],
                 "options": [list(WORDS[:4]), list(WORDS[1:5])],
             }  # fmt: skip
             write_lines(folder / split / level / "1.txt", [json.dumps(record)])

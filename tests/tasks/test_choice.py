@@ -17,6 +17,7 @@ from albert_cli import store
 from albert_cli.errors import InputError
 from albert_cli.inference.predict import predict_file
 from albert_cli.model.config import ModelConfig
+from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.race import RACE as RACE_TASKS
 from tests.helpers.checkpoints import untrained
 from tests.helpers.task_runs import evaluate, finetune, prepare
@@ -137,6 +138,11 @@ def test_predict_choices_of_any_number(tuned: Path, tmp_path: Path) -> None:
     assert [(line["id"], line["prediction"]) for line in result_value] == [("x", "B"), ("2", "C"), ("3", "B")]
     assert [list(line["probabilities"]) for line in result_value] == [["A", "B"], ["A", "B", "C"], ["A", "B"]]
     assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-4 for line in result_value)
+
+
+def test_parse_choice_with_id_null_has_the_number() -> None:
+    line = InputLine('{"question": "q", "choices": ["a", "b"], "id": null}', "in.jsonl", 3)
+    assert RACE_TASKS["race"].parse_example(line).id == "3"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from albert_cli.config import validate_recipe
 from albert_cli.errors import InputError
-from albert_cli.tasks.choice import Choice
+from albert_cli.tasks.choice import Choice, ChoiceExample
+from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
 
@@ -84,3 +85,48 @@ def test_decide_label_reading_numbered_columns_count_from_0(tmp_path: Path) -> N
     path.write_text("sent1,sent2,ending0,ending1,ending2,label\na,b,c,d,e,1\n", encoding="utf-8")
     task = open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe"))
     assert isinstance(task, Choice) and task.read("dev")[0].label == 1
+
+
+def read_table(path: Path, content: str, **settings: Any) -> list[ChoiceExample]:
+    """Return the questions of a table with this content."""
+    path.write_text(content, encoding="utf-8")
+    values = {"train": str(path), "dev": str(path)} | settings
+    task = open_table(validate_recipe(TableSettings, values, "recipe"))
+    assert isinstance(task, Choice)
+    return task.read("dev")
+
+
+def test_find_choice_columns_blanks_and_order_of_names(tmp_path: Path) -> None:
+    header = "question, option_b, Option_A, label\n"
+    (question,) = read_table(tmp_path / "a.csv", header + "Who?,Bo,Ada,A\n")
+    assert (question.options, question.label) == (("Ada", "Bo"), 0)
+
+
+def test_find_choice_columns_one_column_is_encoded_once(tmp_path: Path) -> None:
+    content = '{"%s": "Who?", "choices": ["Ada", "Bo"], "label": "B"}\n'
+    (question,) = read_table(tmp_path / "a.jsonl", content % "text", question="text")
+    assert (question.passage, question.question) == ("", "Who?")
+    (question,) = read_table(tmp_path / "b.jsonl", content % "question", text="question")
+    assert (question.passage, question.question) == ("Who?", "")
+
+
+def test_read_choice_rows_drops_empty_options_at_the_end(tmp_path: Path) -> None:
+    content = "question,option_a,option_b,option_c,label\nq,x,y,,B\nq,,y,z,C\nq,x,,,A\n"
+    options = [("x", "y"), ("", "y", "z"), ("x", "")]
+    assert [question.options for question in read_table(tmp_path / "a.csv", content)] == options
+    choices: list[Any] = [["x", "y", None], ["", "y", "z"], {"text": ["x", "", ""], "label": ["A", "B", "C"]}]
+    rows = [{"question": "q", "choices": row, "label": label} for row, label in zip(choices, "BCA", strict=True)]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    assert [question.options for question in read_table(tmp_path / "a.jsonl", content)] == options
+    line = InputLine('{"question": "q", "choices": ["x", "y", null]}', "a.jsonl", 1)
+    assert Choice(name="", title="", metrics=()).parse_example(line).options == ("x", "y")
+
+
+def test_read_choice_table_skips_missing_labels(tmp_path: Path) -> None:
+    content = "question,option_a,option_b,label\np,none,all,none\nq,none,all,\nr,one,two,NA\ns,none,all,all\n"
+    examples = read_table(tmp_path / "a.csv", content, missing="skip")
+    assert [(example.question, example.label) for example in examples] == [("p", 0), ("s", 1)]
+    with pytest.raises(InputError, match=r"a\.csv:3: "):
+        read_table(tmp_path / "a.csv", content)
+    with pytest.raises(InputError, match="no row has a label"):
+        read_table(tmp_path / "b.csv", "question,option_a,option_b,label\nq,one,two,\n", missing="skip")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.classification import Classification, match_labels
+from albert_cli.tasks.classification import Classification, TextExample, match_labels
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.task_recipe import TaskModelSettings
 
 
@@ -119,3 +121,13 @@ def test_reorder_labels_without_the_head_names_the_remedy() -> None:
 def test_from_checkpoint_several_values_are_rejected() -> None:
     with pytest.raises(CheckpointError, match="predicts 3 values for a text"):
         task_from_checkpoint(with_labels("a", "b", "c", problem="regression"))
+
+
+def test_describe_collapse_compares_values_with_the_labels(tiny_vocabulary: Path) -> None:
+    task = Classification(name="t", title="t", metrics=("pearson",), labels=())
+    years = [2018.5, 2019.0, 2019.5, 2020.25]
+    examples = [TextExample("bade", None, year, "") for year in years]
+    features = task.encode(examples, Vocabulary.load(tiny_vocabulary), 16)
+    assert task.describe_collapse(np.array(years, np.float32)[:, None], features) is None
+    constant = np.full((4, 1), 2019.3, np.float32) + np.array([[0], [1e-3], [0], [0]], np.float32)
+    assert task.describe_collapse(constant, features) == "one value for all inputs"

@@ -13,7 +13,7 @@ from albert_cli.errors import InputError
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.label_cells import is_missing, is_number
-from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table import ModelHead, open_table
 from albert_cli.tasks.table_settings import TableSettings
 
 NUMBERS = [str(number / 2) for number in range(20)]
@@ -94,10 +94,17 @@ def test_infer_classes_nested_label_is_rejected(tmp_path: Path, label: object) -
             open_table(validate_recipe(TableSettings, {"train": str(path)}, "recipe"))
 
 
+def test_class_none_of_a_model_is_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\na,None\nb,low\nc,\n", encoding="utf-8")
+    task = open_table(TableSettings(missing="skip"), str(tmp_path / "a.csv"), ModelHead(("high", "low", "none")))
+    assert labels_of(task.for_scoring()) == [2, 1]
+
+
 def test_is_number_and_is_missing_cases() -> None:
     assert all(is_number(text) for text in ("1", "-2", "+.5", "3.", "1e-3", "0.50"))
     assert not any(is_number(text) for text in ("", "1,5", "1_0", "inf", "nan", "0x1", "1 2", "٣x"))
     assert is_missing("NA") and not is_missing("NA", ("NA",)) and not is_missing("0")
+    assert not is_missing("None", ("none",)) and not is_missing("N/A", ("n/a", "b")) and is_missing("None", ("n/a",))
 
 
 @pytest.mark.parametrize(

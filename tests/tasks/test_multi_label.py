@@ -95,6 +95,19 @@ def test_read_multi_label_bad_label_names_the_line(
         open_as(path, **settings).read("dev")
 
 
+def test_read_multi_label_missing_labels(tmp_path: Path) -> None:
+    rows = "text,label\na,x|y\nb,NA\nc,\nd,null\ne,x\n"
+    (tmp_path / "a.csv").write_text(rows, encoding="utf-8")
+    task = open_as(tmp_path / "a.csv", missing="skip")
+    assert (task.labels, [example.labels for example in task.read("dev")]) == (("x", "y"), [(0, 1), (), (0,)])
+    with pytest.raises(InputError, match=r"a\.csv:5: the label 'null' is a missing value"):
+        open_as(tmp_path / "a.csv").read("dev")
+    (tmp_path / "b.csv").write_text(rows.replace("null", "x"), encoding="utf-8")
+    assert open_as(tmp_path / "b.csv").labels == ("NA", "x", "y")
+    named = open_as(tmp_path / "b.csv", missing="skip", labels=["x", "y", "NA"], kind="multi-label")
+    assert [example.labels for example in named.read("dev")] == [(0, 1), (2,), (), (0,), (0,)]
+
+
 def test_score_multi_label_equals_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):

@@ -67,9 +67,9 @@ def test_read_race_reads_a_file_per_passage(tmp_path: Path) -> None:
 
 def test_read_race_reads_all_txt_line_by_line(tmp_path: Path) -> None:
     for level in ("middle", "high"):
-        write(tmp_path / "RACE", level, "all.txt", PLAIN | {"id": level}, "", AWKWARD)
+        write(tmp_path / "RACE", level, "all.txt", PLAIN | {"id": level}, "", AWKWARD | {"id": f"{level}7.txt"})
     assert [e.id for e in RACE.read("dev", str(tmp_path))] == [
-        "middle:0", "high7.txt:0", "high7.txt:1", "high7.txt:2",
+        "middle:0", "middle7.txt:0", "middle7.txt:1", "middle7.txt:2",
         "high:0", "high7.txt:0", "high7.txt:1", "high7.txt:2",
     ]  # fmt: skip
 
@@ -77,8 +77,8 @@ def test_read_race_reads_all_txt_line_by_line(tmp_path: Path) -> None:
 def test_read_race_test_answers_may_be_hidden(tmp_path: Path) -> None:
     record = {key: value for key, value in PLAIN.items() if key != "answers"}
     for level in ("middle", "high"):
-        write(tmp_path, level, "1.txt", record, split="test")
-        write(tmp_path, level, "1.txt", record)
+        write(tmp_path, level, "1.txt", record | {"id": level}, split="test")
+        write(tmp_path, level, "1.txt", record | {"id": level})
     assert [e.label for e in RACE.read("test", str(tmp_path))] == [None, None]
     with pytest.raises(InputError, match=r"1\.txt: no answers"):
         RACE.read("dev", str(tmp_path))
@@ -102,10 +102,17 @@ def test_read_race_test_answers_may_be_hidden(tmp_path: Path) -> None:
 )
 def test_read_race_bad_passage_names_the_file(tmp_path: Path, record: Any, message: str) -> None:
     write(tmp_path, "middle", "1.txt", record)
-    write(tmp_path, "high", "1.txt", PLAIN)
+    write(tmp_path, "high", "1.txt", PLAIN | {"id": "high1.txt"})
     with pytest.raises(InputError, match=rf"middle/1\.txt: .*{message}") as raised:
         RACE.read("dev", str(tmp_path))
     assert raised.value.hint
+
+
+def test_read_race_same_id_in_two_levels_is_rejected(tmp_path: Path) -> None:
+    for level in ("middle", "high"):
+        write(tmp_path, level, "1.txt", PLAIN | {"id": "1"})
+    with pytest.raises(InputError, match=r"high/1\.txt: the id '1' is already used at .*middle/1\.txt"):
+        RACE.read("dev", str(tmp_path))
 
 
 def test_read_race_bad_folder_is_rejected(tmp_path: Path) -> None:
@@ -122,6 +129,7 @@ def test_read_race_bad_folder_is_rejected(tmp_path: Path) -> None:
         RACE.read("dev", str(tmp_path))
     write(tmp_path, "middle", "1.txt", PLAIN)
     write(tmp_path, "middle", "2.txt", PLAIN)
+    (tmp_path / "dev" / "high" / "1.txt").write_text(json.dumps(PLAIN | {"id": "high1.txt"}))
     with pytest.raises(InputError, match=r"2\.txt: the id 'middle1\.txt' is already used at .*1\.txt"):
         RACE.read("dev", str(tmp_path))
     with pytest.raises(ConfigError, match="no task is called 'race_low'"):

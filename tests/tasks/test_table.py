@@ -48,6 +48,13 @@ def test_open_table_txt_is_read_as_tsv(tmp_path: Path) -> None:
     assert task.read("train") == [TextExample('"so, so', None, 1, "7"), TextExample("fine", None, 0, "8")]
 
 
+def test_open_table_finds_endings_in_upper_case(tmp_path: Path) -> None:
+    for name in ("train.csv", "dev.CSV", "Test.csv"):
+        write(tmp_path / name, f"text,label\n{name},a\nb,b\n")
+    task = open_table(settings(), str(tmp_path))
+    assert [task.read(split)[0].text_a for split in task.splits] == ["train.csv", "dev.CSV", "Test.csv"]
+
+
 def test_open_table_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
     content = 'id,Sentence1,sentence2,Label\nq1,"a, ""b""\nc",d,1\nq2,,"e\u2028f",0\n'
     write(tmp_path / "train.csv", content)
@@ -227,7 +234,7 @@ def test_open_table_ambiguous_files_are_rejected(tmp_path: Path) -> None:
         open_table(settings(train=str(tmp_path / "gone.tsv")))
     write(tmp_path / "train.tsv", "text\tlabel\na\tx\nb\ty\n")
     write(tmp_path / "train.csv", "text,label\na,x\nb,y\n")
-    with pytest.raises(InputError, match=r"both train\.tsv and train\.csv"):
+    with pytest.raises(InputError, match=r"both train\.csv and train\.tsv"):
         open_table(settings(), str(tmp_path))
     assert open_table(settings(train=str(tmp_path / "train.csv")), str(tmp_path)).labels == ("x", "y")
 

@@ -12,8 +12,9 @@ import seqeval.metrics
 import torch
 import transformers
 
-from albert_cli.errors import InputError
+from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.entities import (
     Entity,
     entities_to_tags,
@@ -132,6 +133,7 @@ def test_read_token_file_unknown_type_is_named_with_its_line(tmp_path: Path) -> 
         ("a.jsonl", '{"tokens": ["a"], "tags": []}\n', r"a\.jsonl:1: 1 tokens and 0 tags"),
         ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', r"a\.jsonl:1: tokens and tags are not lists of texts"),
         ("a.jsonl", '{"text": "a", "entities": [[0, 5, "X"]]}\n', r"a\.jsonl:1: the entity .* is not within"),
+        ("a.jsonl", '{"text": "a", "entities": [[0, 1, ""]]}\n', r"a\.jsonl:1: the entity .* has an empty label"),
         ("a.jsonl", '{"text": "a"}\n', r"a\.jsonl:1: no list of entities"),
         ("a.jsonl", '{"text": "a", "entities": [{"start": 0}]}\n', r"a\.jsonl:1: the entity .* has no start, end"),
     ],
@@ -140,6 +142,57 @@ def test_read_token_file_bad_line_is_named(tmp_path: Path, name: str, content: s
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
         read_token_file(tmp_path / name)
+
+
+def test_read_tokens_repeated_id_of_dev_is_rejected(tmp_path: Path) -> None:
+    texts = [{"id": name, "tokens": ["Bo"], "tags": ["B-PER"]} for name in ("a", None, None, "a")]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    task = open_token_task(TableSettings(), str(tmp_path), ())
+    assert [example.id for example in task.read("train")] == ["a", "1", "2", "a"]  # null is no id
+    with pytest.raises(InputError, match=r"dev\.jsonl:4: the id 'a' is already used at .*dev\.jsonl:1"):
+        task.read("dev")
+    (tmp_path / "dev.jsonl").unlink()
+    with pytest.raises(InputError, match=r"train\.jsonl:4: the id 'a' is already used"):
+        open_token_task(TableSettings(), str(tmp_path), ()).read("train")
+
+
+def test_read_token_file_number_sign_with_a_tag_is_a_token(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("# text 1\n# O\nAda B-PER\n\n# 5\nBo B-PER\n# O\n")
+    assert [example.text for example in read_token_file(tmp_path / "a.conll")] == ["# Ada", "Bo #"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_bio"),
+    [
+        (("O", "B-PER", "I-PER"), True),
+        (("O", "I-PER"), True),
+        (("O", "B-PER", "I-PER", "E-PER", "S-PER"), False),
+        (("O", "PER"), False),
+        (("O", "I-"), False),
+        (("B-PER", "I-PER"), False),
+    ],
+)
+def test_from_checkpoint_accepts_only_bio_tags(tags: tuple[str, ...], is_bio: bool) -> None:
+    labels = {str(number): tag for number, tag in enumerate(tags)}
+    values = {"architectures": ["AlbertForTokenClassification"], "id2label": labels}
+    tensors = {"classifier.weight": torch.zeros(len(tags), 1), "classifier.bias": torch.zeros(len(tags))}
+    checkpoint = hub.Checkpoint(Path("model"), ModelConfig(), values, "albert", tensors)
+    if is_bio:
+        assert task_from_checkpoint(checkpoint).labels == tags
+    else:
+        with pytest.raises(CheckpointError, match="its tags are not O, B-TYPE and I-TYPE"):
+            task_from_checkpoint(checkpoint)
+
+
+def test_find_token_files_two_files_of_a_split_are_rejected(tmp_path: Path) -> None:
+    for name in ("train.CONLL", "val.conll", "train.txt.gz"):
+        (tmp_path / name).write_text("Bo B-PER\n")
+    files = {"train": str(tmp_path / "train.CONLL"), "dev": str(tmp_path / "val.conll")}
+    assert find_token_files(str(tmp_path)) == files
+    (tmp_path / "train.jsonl").write_text('{"tokens": ["Bo"], "tags": ["O"]}\n')
+    with pytest.raises(InputError, match=r"has both train\.CONLL and train\.jsonl"):
+        find_token_files(str(tmp_path))
 
 
 def test_score_entities_equals_seqeval() -> None:

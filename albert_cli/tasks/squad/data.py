@@ -122,9 +122,10 @@ class SquadFiles:
         return next((path for path in paths if path.is_file()), None)
 
     def _iter_hub_questions(self, split: str, source: str) -> Iterator[Question]:
-        """Yield the questions of a data set of the Hub."""
+        """Yield the questions of a data set of the Hub; raises `InputError` for a repeated id."""
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
+        table.ids(columns[0], must_be_unique=True)  # raises the error for a repeated id
         for index, row in enumerate(table.cells):
             where = table.where(index)
             question_id, title, context, question, answers_json = (row[column] for column in columns)

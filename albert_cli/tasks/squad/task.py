@@ -111,14 +111,18 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
-        """Describe outputs that answer no question, or all by the same character offsets; return None for others."""
+        """Describe outputs that answer no question, or all by the same character offsets; return None for others.
+
+        Answers with the same offsets are no collapse if the gold answers have the same offsets, too.
+        """
         has_gold_answer = features.answer.any()  # the positions of a gold answer are not 0
         if has_gold_answer and self.is_unanswered(float(outputs.null_score.min())):
             return "no question answered"
         has_span = np.diff(outputs.offsets) > 0
         best = outputs.offsets[:-1][has_span]  # the index of each question's best span
         spans = np.stack([outputs.start[best], outputs.end[best]])
-        if len(best) > 1 and (spans == spans[:, :1]).all():
+        is_constant = len(best) > 1 and (spans == spans[:, :1]).all()
+        if is_constant and len(features.gold_spans) != 1:
             return "the same span in every context"
         return None
 

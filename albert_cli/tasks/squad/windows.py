@@ -82,6 +82,21 @@ class SpanFeatures(Features):
         context = self.context[self.question[index]]
         return self.contexts.offsets[context] + self.context_offset[index]
 
+    def characters_at(self, index: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
+        """Return the first and the end character of B spans of tokens in their contexts, int64 [B] each.
+
+        `index` are the windows of the spans, `first` and `last` their tokens, counted from [CLS]; all are int64 [B].
+        """
+        shift = self.start_in_contexts(index) - self.context_position(index)  # to the tokens of all contexts
+        return self.contexts.starts[first + shift].astype(np.int64), self.contexts.ends[last + shift].astype(np.int64)
+
+    @property
+    def gold_spans(self) -> Int64:
+        """The distinct gold answers as first and end characters of their contexts, int64 [distinct, 2]."""
+        index = np.flatnonzero(self.answer.any(axis=1))  # of the windows with an answer
+        spans = self.characters_at(index, self.answer[index, 0], self.answer[index, 1])
+        return np.unique(np.stack(spans, axis=1), axis=0)
+
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """Pack the windows at `index` [B]; return the batch and the windows' answers, int64 [B, 2]."""
         query = (self.query_ids, self.query_slices.select(self.question[index]))
@@ -262,10 +277,7 @@ def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
     """Convert the spans of a batch of windows from tokens to characters, and drop the padding."""
     row, column = np.nonzero(np.isfinite(batch.score))
     window = batch.window[row]
-    # `first` and `last` are counted from [CLS]. The shift turns them into indices of the tokens of all contexts.
-    shift = features.start_in_contexts(window) - features.context_position(window)
-    start = features.contexts.starts[batch.first[row, column] + shift].astype(np.int64)
-    end = features.contexts.ends[batch.last[row, column] + shift].astype(np.int64)
+    start, end = features.characters_at(window, batch.first[row, column], batch.last[row, column])
     return _ScoredSpans(features.question[window], start, end, batch.score[row, column])
 
 

@@ -190,6 +190,15 @@ def test_read_squad_hub_answers_not_json_are_rejected(tmp_path: Path) -> None:
         SQUAD["squad1"].read("train", f"hf:{tmp_path}")
 
 
+@pytest.mark.usefixtures("datasets_cache")
+def test_read_squad_hub_repeated_id_is_rejected(tmp_path: Path) -> None:
+    row = {"id": "0", "title": "t", "context": CONTEXT, "question": "Who?"}
+    row["answers"] = json.dumps({"text": ["Bo"], "answer_start": [8]})
+    (tmp_path / "train.jsonl").write_text(2 * (json.dumps(row) + "\n"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"train:2: the id '0' is already used"):
+        SQUAD["squad1"].read("train", f"hf:{tmp_path}")
+
+
 def test_read_squad_published_files(shared_data: Path) -> None:
     for task, split, questions, unanswerable in (("squad1", "dev", 10_570, 0), ("squad2", "dev", 11_873, 5_945)):
         result = SQUAD[task].read(split, str(shared_data))

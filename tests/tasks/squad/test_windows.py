@@ -14,7 +14,8 @@ from albert_cli import config
 from albert_cli.errors import ConfigError
 from albert_cli.tasks.squad.data import NOT_FOUND, Answer, Question, read_squad_file
 from albert_cli.tasks.squad.settings import SpanSettings, Version
-from albert_cli.tasks.squad.windows import SpanFeatures, encode_spans
+from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.tasks.squad.windows import AnswerSpans, SpanFeatures, encode_spans
 from albert_cli.text.vocabulary import Vocabulary
 
 SETTINGS = SpanSettings(max_query_length=6, doc_stride=5)
@@ -100,6 +101,19 @@ def test_encode_spans_missing_answer_points_to_cls(vocabulary: Vocabulary) -> No
     lost = Question("a", "ba", "de fi", (Answer("go", NOT_FOUND),))
     features = encode_spans([lost, Question("b", "ba", "de fi")], vocabulary, 14, SETTINGS)
     assert features.answer.tolist() == [[0, 0], [0, 0]]
+
+
+def test_describe_collapse_needs_different_gold_spans(vocabulary: Vocabulary) -> None:
+    size = 3
+    spans = AnswerSpans(np.arange(size), np.full(size, 5), np.full(size, 9), np.ones(size), np.full(size, -1.0))
+    same = [
+        Question(str(i), "wi? " * (i + 1), f"Figo {word} luma", (Answer(word, 5),))
+        for i, word in enumerate(("bade", "rosu", "goba"))
+    ]
+    assert SQUAD["squad1"].describe_collapse(spans, encode_spans(same, vocabulary, 32, SETTINGS)) is None
+    different = [*same[:2], replace(same[2], answers=(Answer("Figo", 0),))]
+    features = encode_spans(different, vocabulary, 32, SETTINGS)
+    assert SQUAD["squad1"].describe_collapse(spans, features) == "the same span in every context"
 
 
 def test_encode_spans_without_room_is_rejected(vocabulary: Vocabulary) -> None:
