@@ -53,11 +53,16 @@ NumberedInputRow = tuple[int, InputRow]  # the number of the row's line in the f
 
 @dataclass(frozen=True)
 class InputReader:
-    """A reader of a task's input rows; layout: the layout of the table that the model was trained on."""
+    """A reader of a task's input rows.
+
+    `layout` is the layout of the table that the model was trained on. With `txt_is_table`, a .txt file is a table like
+    a .tsv file, as in the data of the task `table`.
+    """
 
     task: AnyTask
     layout: TableLayout = field(default_factory=TableLayout)
     on_bad_bytes: OnBadBytes = "refuse"
+    txt_is_table: bool = False
 
     def read_chunks(self, name: str) -> Iterator[list[InputRow]]:
         """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
@@ -66,7 +71,7 @@ class InputReader:
         Raises `InputError` with file and line.
         """
         # Standard input is never a table, so a table's chunks need not end early.
-        is_table = PurePath(name).suffix.lower() in TABLE_SUFFIXES
+        is_table = self._format_suffix(name) in TABLE_SUFFIXES
         counter = _ArrivedLines()
         chunk: list[InputRow] = []
         for number, row in self._open(name, counter):
@@ -83,7 +88,7 @@ class InputReader:
 
         counter: is updated with every line that arrives.
         """
-        suffix = PurePath(name).suffix.lower()
+        suffix = self._format_suffix(name)
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))
             return self._table_rows(name, rows)
@@ -107,6 +112,11 @@ class InputReader:
             raise InputError(f"{name}: is one JSON document", f"{_JSON_HINT} into a .jsonl file")
         _reject_header(first_text, origin)
         return self._text_rows(name, lines)
+
+    def _format_suffix(self, name: str) -> str:
+        """Return the file ending that selects the format of an input, in lower case."""
+        suffix = PurePath(name).suffix.lower()
+        return ".tsv" if self.txt_is_table and suffix == ".txt" else suffix
 
     def _text_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
         for number, text in lines:
