@@ -27,6 +27,7 @@ from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.table_layout import TableLayout
+from albert_cli.tasks.token_data import TokenExample
 from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
@@ -135,8 +136,10 @@ class InputReader:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
             record = mappers[keys](values)
             example = self.task.parse_example(InputLine("", name, number, record))
-            row_id = str(record.get("id", number))
-            yield number, InputRow(example, {"id": row_id, **values})
+            columns: dict[str, object] = {"id": str(record.get("id", number)), **values}
+            if isinstance(example, TokenExample):
+                columns["text"] = example.text  # of an object with tokens, too: offsets of entities refer to this text
+            yield number, InputRow(example, columns)
 
     def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
         """Return a function that turns an object with the keys of `values` into the record that the task reads.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.inference.inputs import InputReader, InputRow
-from albert_cli.inference.outputs import merge_columns, open_prediction_writer
+from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column
 from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.table_sources import TableSource, find_layout
 from albert_cli.tasks.token_data import CONLL_SUFFIXES, TokenFiles, read_conll_words
@@ -39,9 +39,22 @@ def find_test_file(task: AnyTask) -> Path | None:
 
 
 def check_test_file(task: AnyTask) -> None:
-    """Read the test file before training, so that an error in it costs no training; raises `InputError`."""
-    if find_test_file(task) is not None:
-        task.read("test")
+    """Read the test file as training and prediction do, so that an error in it costs no training.
+
+    Raises `InputError` also if the file has a column that the predictions add.
+    """
+    test_file = find_test_file(task)
+    if test_file is None:
+        return
+    task.read("test")
+    added = {"prediction"}
+    if isinstance(task.source, TableSource) and task.labels:
+        added.add("probabilities")
+        if test_file.suffix.lower() != ".jsonl":  # in a table, each probability is in a column
+            added.update(map(probability_column, task.labels))
+    for row in _read_rows(task, test_file):
+        if taken := added & row.columns.keys():
+            raise taken_column(str(test_file), min(taken))
 
 
 def predict_test_file(task: AnyTask, predict: PredictExamples, out: Path) -> None:

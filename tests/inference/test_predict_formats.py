@@ -172,6 +172,14 @@ def test_merge_columns_taken_name_is_rejected() -> None:
         merge_columns({"text": "a", "prediction": "x"}, {"id": "1", "prediction": "y"}, "in.csv")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_predict_taken_probability_column_is_rejected(tuned: Tuned, tmp_path: Path, suffix: str) -> None:
+    path = write_input(tmp_path / f"in{suffix}", [{"text": "bade figo", "probability_0": "old"}])
+    out = tmp_path / f"out{suffix}"
+    ended = albert("predict", tuned("cola"), "--input", path, "--out", out, expect=3)
+    assert "already has a column 'probability_0'" in ended.err and not out.exists()
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_finetune_and_eval_predict_the_test_file(encoder: Path, tmp_path: Path, suffix: str) -> None:
     train = [{"text": f"bade {i}", "label": "ab"[i % 2]} for i in range(8)]

@@ -72,6 +72,16 @@ def test_test_file_has_the_columns_of_the_request(encoder: Path, tmp_path: Path)
         assert predicted == [pytest.approx(probabilities, abs=2e-5) for probabilities in expected]
 
 
+@pytest.mark.parametrize("column", ["prediction", "probability_good"])
+def test_check_test_file_taken_column_is_rejected(encoder: Path, tmp_path: Path, column: str) -> None:
+    data = write_table(tmp_path / "data")
+    (data / "test.tsv").write_text(f"text\t{column}\nbade\t0\n")
+    call = ["--checkpoint", encoder, "--data", data, "--out", tmp_path / "out", *QUICK]
+    for verb in ("finetune", "eval"):
+        assert f"test.tsv: already has a column '{column}'" in albert(verb, "table", *call, expect=3).err
+        assert not (tmp_path / "out").exists()
+
+
 def test_test_file_is_predicted_in_the_train_precision(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
