@@ -106,7 +106,9 @@ def evaluate_ensemble(
     return result
 
 
-def _predict_together(request: TaskRequest, checkpoints: Sequence[str], first: str) -> submission.PredictTestSet:
+def _predict_together(
+    request: TaskRequest, checkpoints: Sequence[str], first: str
+) -> Callable[[str, Sequence[Example]], Array]:
     """Return a function that predicts test sets with the average outputs of several checkpoints.
 
     first: the ensemble's first member, which need not be one of `checkpoints`. The outputs are in the order of its

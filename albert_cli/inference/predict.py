@@ -26,6 +26,7 @@ from albert_cli.inference.outputs import (
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
 from albert_cli.tasks.table_layout import TableLayout
@@ -156,19 +157,25 @@ def predict_file(
     finetuned = predictor.opened.checkpoint.finetuned_task
     limit = predictor.opened.checkpoint.max_length
     writes_table = out is not None and out.suffix.lower() in TABLE_SUFFIXES
+    # A later question may have more options, and so more columns than the header of the first questions would have.
+    needs_all_rows = writes_table and isinstance(task, Choice)
     totals = InputTotals()
+    rows: list[dict[str, object]] = []
     with open_prediction_writer(out) as write:
         chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
         for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit)):
             predictions = predictor.predict(tokenized)
-            rows = []
             for row, prediction in zip(tokenized.rows, predictions, strict=True):
                 columns = row.columns
                 if writes_table and not columns:  # plain text has no columns: the table gets the id and the texts
                     columns = {"id": prediction["id"], **task.example_fields(row.example)}
                 rows.append(merge_columns(columns, prediction, input_file))
-            write(rows)
             totals.add(tokenized)
+            if not needs_all_rows:
+                write(rows)
+                rows = []
+        if rows:
+            write(rows)
     return totals.summarize(out, predictor.opened, limit, task.describe_truncation(limit))
 
 

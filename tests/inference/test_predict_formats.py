@@ -283,6 +283,19 @@ def test_finetune_delimiter_applies_to_the_test_file(encoder: Path, tmp_path: Pa
     assert [row["text"] for row in read_output(tmp_path / "out" / "predictions.test.csv")][:2] == ["bade, 0", "bade, 1"]
 
 
+def test_predict_table_of_choices_has_all_probabilities(encoder: Path, tmp_path: Path) -> None:
+    options = [["wi", "kra", "ne", "luma"][: 2 + i % 3] for i in range(6)]
+    rows = [{"question": f"bade {i}", "choices": texts, "label": 0} for i, texts in enumerate(options)]
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finetune(prepare("table", str(encoder), str(tmp_path), QUICK, "cpu"), tmp_path / "model", 0)
+    for name in ("out.csv", "out.tsv"):
+        predict_file(str(tmp_path / "model"), str(tmp_path / "test.jsonl"), tmp_path / name, "cpu")
+        written = read_output(tmp_path / name)
+        counts = [sum(bool(row[f"probability_{letter}"]) for letter in "ABCD") for row in written]
+        assert counts == [len(texts) for texts in options]
+
+
 @pytest.mark.parametrize(
     ("calls", "expected"),
     [
