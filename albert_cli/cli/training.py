@@ -116,6 +116,7 @@ def finetune(
     Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
     """
     from albert_cli.evaluation import tables
+    from albert_cli.evaluation.scoring import predict_with_run
     from albert_cli.inference.table_predictions import check_test_file, predict_test_file
     from albert_cli.training import run
     from albert_cli.training.finetune import finetune as finetune_task
@@ -138,5 +139,5 @@ def finetune(
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, intermediate_out)
     result = finetune_task(prepared, inputs, out, seed, resume)
-    predict_test_file(prepared.task, checkpoint=out, out=out, device=device)
+    predict_test_file(prepared.task, predict_with_run(prepared, out, result.precision), out)
     console.print_result(result.to_json(), tables.format_run(result, out))

@@ -20,7 +20,7 @@ from albert_cli.evaluation.output import require_own_output
 from albert_cli.evaluation.scoring import SCORING_FILES, load_model, predict_examples, prepare_evaluation
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import format_percent
-from albert_cli.inference.table_predictions import predict_test_file_with_ensemble
+from albert_cli.inference.table_predictions import predict_test_file
 from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult
 from albert_cli.tasks.base import Array, Example
 from albert_cli.training import run
@@ -100,15 +100,15 @@ def evaluate_ensemble(
         )
         result.write(out / RESULTS)
     predict = _predict_together(request, result.chosen, first=str(directories[0]))
-    # The test file of a table is read with the columns that the first member's fine-tuning recorded.
-    finetuned = members.prepared.checkpoint.finetuned_task
-    predict_test_file_with_ensemble(task, lambda examples: predict(name, examples), finetuned, out)
+    predict_test_file(task, lambda examples: predict(name, examples), out)
     if submission_file is not None:
         submission.write_task_submission(name, request.data, submission_file, predict)
     return result
 
 
-def _predict_together(request: TaskRequest, checkpoints: Sequence[str], first: str) -> submission.PredictTestSet:
+def _predict_together(
+    request: TaskRequest, checkpoints: Sequence[str], first: str
+) -> Callable[[str, Sequence[Example]], Array]:
     """Return a function that predicts test sets with the average outputs of several checkpoints.
 
     first: the ensemble's first member, which need not be one of `checkpoints`. The outputs are in the order of its

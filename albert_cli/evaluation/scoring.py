@@ -15,10 +15,13 @@ from torch import nn
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, require_own_output
+from albert_cli.inference.table_predictions import PredictExamples
+from albert_cli.model import hub
 from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, read_result
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Example
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
 from albert_cli.training import capacity, run
+from albert_cli.training.device import autocast
 from albert_cli.training.task_inputs import Inputs, encode_examples
 from albert_cli.training.task_model import resolve_train_settings, score_majority, score_model
 from albert_cli.training.task_provenance import hash_recipe, parent_fingerprints
@@ -152,15 +155,33 @@ def load_model(prepared: PreparedTask) -> nn.Module:
     return prepared.task.load(prepared.checkpoint).to(prepared.device).eval()
 
 
-def predict_examples(prepared: PreparedTask, examples: Sequence[Example], task: AnyTask | None = None) -> object:
+def predict_examples(
+    prepared: PreparedTask, examples: Sequence[Example], task: AnyTask | None = None, precision: str = "fp32"
+) -> object:
     """Return the outputs of the checkpoint's head for N examples, in the task's form, such as logits [N, classes].
 
-    task: the same task with the classes in another order, which is then the order of the outputs.
+    task: the same task with the classes in another order, which is then the order of the outputs. precision: of
+    matmuls, "fp32" or "bf16".
     """
     features = encode_examples(prepared.task, examples, prepared.vocabulary, prepared.recipe.data.max_seq_length)
     if task is not None:
         prepared = replace(prepared, task=task)  # loading a model puts its outputs into the order of the task's classes
-    return prepared.task.predict(load_model(prepared), features, prepared.device)
+    model = load_model(prepared)
+    with autocast(precision, prepared.device):
+        return prepared.task.predict(model, features, prepared.device)
+
+
+def predict_with_run(prepared: PreparedTask, directory: Path, precision: str) -> PredictExamples:
+    """Return a function that predicts examples with the model of a finished run of `prepared` in `directory`.
+
+    The function reads the model when it is called. precision: the run's, with which dev was scored.
+    """
+
+    def predict(examples: Sequence[Example]) -> object:
+        trained = replace(prepared, checkpoint=hub.read_checkpoint(directory))
+        return predict_examples(trained, examples, precision=precision)
+
+    return predict
 
 
 def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:

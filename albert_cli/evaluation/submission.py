@@ -96,12 +96,15 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
     console.info(f"{path}: predictions for {', '.join(contents)}")
 
 
-def predict_with(request: TaskRequest, checkpoint: str) -> PredictTestSet:
-    """Return a function that predicts test sets with `checkpoint`, a model that `request` trained or scored."""
+def predict_with(request: TaskRequest, checkpoint: str, precision: str) -> PredictTestSet:
+    """Return a function that predicts test sets with `checkpoint`, a model that `request` trained or scored.
+
+    precision: of matmuls, "fp32" or "bf16"; the one with which dev was scored.
+    """
 
     def predict(task: str, examples: Sequence[TextExample]) -> Array:
         prepared = prepare_evaluation(task, scoring_request(request, checkpoint))
-        return cast(Array, predict_examples(prepared, examples))
+        return cast(Array, predict_examples(prepared, examples, precision=precision))
 
     return predict
 
@@ -141,7 +144,7 @@ def write_submission(
         result = results.get(trained_task)
         if examples is not None and result is not None:
             checkpoint = checkpoint_for_test_set(result, out / trained_task, request)
-            logits = predict_with(request, checkpoint)(file.task, examples)
+            logits = predict_with(request, checkpoint, result.precision)(file.task, examples)
             contents[file.name] = _format_file(file, examples, logits)
             console.info(f"{file.name}: {file.rows:,} rows predicted by {checkpoint}")
             continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from albert_cli import console
@@ -29,12 +30,14 @@ from albert_cli.evaluation.parallel import (
 )
 from albert_cli.evaluation.scoring import (
     checkpoint_for_test_set,
+    predict_examples,
+    predict_with_run,
     prepare_evaluation,
     score_checkpoint,
     scoring_request,
 )
 from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
-from albert_cli.inference.table_predictions import check_test_file, predict_test_file
+from albert_cli.inference.table_predictions import PredictExamples, check_test_file, predict_test_file
 from albert_cli.results import (
     CONTROLS,
     RESULTS,
@@ -87,12 +90,14 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         train_in_parallel([runs], request)
         result = _evaluate_with_controls(runs, inputs)
     checkpoint = prepared.checkpoint.directory
+    predict: PredictExamples = partial(predict_examples, prepared, precision=result.precision)
     if isinstance(result, EvaluationResult):
         checkpoint = best_run(out, result)
-    predict_test_file(prepared.task, checkpoint, out, request.device)
+        predict = predict_with_run(prepared, checkpoint, result.precision)
+    predict_test_file(prepared.task, predict, out)
     if submission_file is not None:
-        predict = submission.predict_with(request, str(checkpoint))
-        submission.write_task_submission(name, request.data, submission_file, predict)
+        predict_test_set = submission.predict_with(request, str(checkpoint), result.precision)
+        submission.write_task_submission(name, request.data, submission_file, predict_test_set)
     return result
 
 

@@ -27,6 +27,7 @@ from albert_cli.tasks.data_files import reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine, row_id
 from albert_cli.tasks.table_layout import TableLayout
+from albert_cli.tasks.token_data import TokenExample
 from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
@@ -53,11 +54,16 @@ NumberedInputRow = tuple[int, InputRow]  # the number of the row's line in the f
 
 @dataclass(frozen=True)
 class InputReader:
-    """A reader of a task's input rows; layout: the layout of the table that the model was trained on."""
+    """A reader of a task's input rows.
+
+    `layout` is the layout of the table that the model was trained on. With `txt_is_table`, a .txt file is a table like
+    a .tsv file, as in the data of the task `table`.
+    """
 
     task: AnyTask
     layout: TableLayout = field(default_factory=TableLayout)
     on_bad_bytes: OnBadBytes = "refuse"
+    txt_is_table: bool = False
 
     def read_chunks(self, name: str) -> Iterator[list[InputRow]]:
         """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
@@ -66,7 +72,7 @@ class InputReader:
         Raises `InputError` with file and line.
         """
         # Standard input is never a table, so a table's chunks need not end early.
-        is_table = PurePath(name).suffix.lower() in TABLE_SUFFIXES
+        is_table = self._format_suffix(name) in TABLE_SUFFIXES
         counter = _ArrivedLines()
         chunk: list[InputRow] = []
         for number, row in self._open(name, counter):
@@ -84,7 +90,7 @@ class InputReader:
 
         counter: is updated with every line that arrives.
         """
-        suffix = PurePath(name).suffix.lower()
+        suffix = self._format_suffix(name)
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))
             return self._table_rows(name, rows)
@@ -109,6 +115,11 @@ class InputReader:
         _reject_header(first_text, origin)
         return self._text_rows(name, lines)
 
+    def _format_suffix(self, name: str) -> str:
+        """Return the file ending that selects the format of an input, in lower case."""
+        suffix = PurePath(name).suffix.lower()
+        return ".tsv" if self.txt_is_table and suffix == ".txt" else suffix
+
     def _text_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
         for number, text in lines:
             yield number, InputRow(self.task.parse_example(InputLine(text, name, number)), {})
@@ -126,7 +137,10 @@ class InputReader:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
             record = mappers[keys](values)
             example = self.task.parse_example(InputLine("", name, number, record))
-            yield number, InputRow(example, {"id": row_id(record, number), **values})
+            columns: dict[str, object] = {"id": row_id(record, number), **values}
+            if isinstance(example, TokenExample):
+                columns["text"] = example.text  # of an object with tokens, too: offsets of entities refer to this text
+            yield number, InputRow(example, columns)
 
     def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
         """Return a function that turns an object with the keys of `values` into the record that the task reads.

@@ -47,8 +47,18 @@ def merge_columns(columns: Row, prediction: Row, origin: str) -> dict[str, objec
     added = {name: value for name, value in prediction.items() if name != "id"}
     for name in added:
         if name in columns and columns[name] != added[name]:
-            raise InputError(f"{origin}: already has a column {name!r}", "rename it; the output adds this column")
+            raise taken_column(origin, name)
     return {**columns, **added}
+
+
+def taken_column(origin: str, name: str) -> InputError:
+    """Return the error for an input that already has a column of the prediction."""
+    return InputError(f"{origin}: already has a column {name!r}", "rename it; the output adds this column")
+
+
+def probability_column(label: str) -> str:
+    """Return the name of the column with the probability of a class."""
+    return f"probability_{label}"
 
 
 @contextmanager
@@ -101,11 +111,18 @@ def _without_non_finite(value: object) -> object:
 
 
 def _flatten_row(row: Row) -> dict[str, object]:
-    """Return a row for a table: each class's probability becomes a column, and lists and objects become JSON."""
+    """Return a row for a table: each class's probability becomes a column, and lists and objects become JSON.
+
+    Raises `InputError` if the input already has the column of a probability, with another value.
+    """
     flat: dict[str, object] = {}
     for name, value in row.items():
         if name == "probabilities" and isinstance(value, Mapping):
-            flat |= {f"probability_{label}": probability for label, probability in value.items()}
+            for label, probability in value.items():
+                column = probability_column(label)
+                if column in row and str(row[column]) != str(probability):  # the cells of .csv and .tsv are text
+                    raise taken_column("the input", column)
+                flat[column] = probability
         elif isinstance(value, list | dict):
             flat[name] = json.dumps(value, ensure_ascii=False)
         else:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -27,6 +26,7 @@ from albert_cli.inference.outputs import (
 from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
 from albert_cli.tasks.table_layout import TableLayout
@@ -144,15 +144,13 @@ def predict_file(
     on_bad_bytes: OnBadBytes = "refuse",
     precision: Precision = "auto",
     null_threshold: float | None = None,
-    document: Sequence[Any] | None = None,
 ) -> InferenceSummary:
     """Predict every row of a file, or of standard input (`-`), with a task checkpoint.
 
     A .csv, .tsv or .parquet file has the columns of training, or columns with usual names; .jsonl has an object per
     line; other files have one text per line. The ending of `out` selects its format, and the output repeats the columns
     of the input; without `out`, JSON lines go to stdout. Texts are truncated as in fine-tuning. Lines from a pipe are
-    predicted as soon as they arrive. document: the examples of the file, if the caller has read it. Raises `InputError`
-    with file and line for a row that the task cannot read.
+    predicted as soon as they arrive. Raises `InputError` with file and line for a row that the task cannot read.
     """
     check_output_format(out)
     predictor = load_predictor(checkpoint, device, precision, null_threshold)
@@ -160,19 +158,25 @@ def predict_file(
     finetuned = predictor.opened.checkpoint.finetuned_task
     limit = predictor.opened.checkpoint.max_length
     writes_table = out is not None and out.suffix.lower() in TABLE_SUFFIXES
+    # A later question may have more options, and so more columns than the header of the first questions would have.
+    needs_all_rows = writes_table and isinstance(task, Choice)
     totals = InputTotals()
+    rows: list[dict[str, object]] = []
     with open_prediction_writer(out) as write:
-        chunks = read_rows(task, finetuned, input_file, on_bad_bytes, document)
+        chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
         for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit)):
             predictions = predictor.predict(tokenized)
-            rows = []
             for row, prediction in zip(tokenized.rows, predictions, strict=True):
                 columns = row.columns
                 if writes_table and not columns:  # plain text has no columns: the table gets the id and the texts
                     columns = {"id": prediction["id"], **task.example_fields(row.example)}
                 rows.append(merge_columns(columns, prediction, input_file))
-            write(rows)
             totals.add(tokenized)
+            if not needs_all_rows:
+                write(rows)
+                rows = []
+        if rows:
+            write(rows)
     return totals.summarize(out, predictor.opened, limit, task.describe_truncation(limit))
 
 
@@ -193,16 +197,13 @@ def read_rows(
     finetuned: hub.FinetunedTask | None,
     input_file: str,
     on_bad_bytes: OnBadBytes = "refuse",
-    document: Sequence[Any] | None = None,
 ) -> Iterator[list[InputRow]]:
     """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
 
     A file may also be in the published layout of the task's data. finetuned: the record of the checkpoint's
-    fine-tuning, with the column names that the input may have. document: the examples of the file, if the caller has
-    read it.
+    fine-tuning, with the column names that the input may have.
     """
-    if document is None and input_file != "-":
-        document = read_document(task, Path(input_file))
+    document = None if input_file == "-" else read_document(task, Path(input_file))
     if document is not None:
         for start in range(0, len(document), CHUNK_ROWS):
             yield [InputRow(example, {}) for example in document[start : start + CHUNK_ROWS]]

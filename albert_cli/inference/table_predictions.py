@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from albert_cli import console
-from albert_cli.inference.outputs import merge_columns, open_prediction_writer
-from albert_cli.inference.predict import predict_file, read_rows
-from albert_cli.model.hub import FinetunedTask
-from albert_cli.tasks.base import AnyTask
-from albert_cli.tasks.table_sources import TableSource
-from albert_cli.tasks.token_data import CONLL_SUFFIXES, TokenExample, TokenFiles, read_conll_words
+from albert_cli.inference.inputs import InputReader, InputRow
+from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column
+from albert_cli.tasks.base import AnyTask, Example
+from albert_cli.tasks.table_sources import TableSource, find_layout
+from albert_cli.tasks.token_data import CONLL_SUFFIXES, TokenFiles, read_conll_words
+
+# Returns a task's outputs for examples, in the form of `Task.predict`.
+PredictExamples = Callable[[Sequence[Example]], object]
 
 
 def find_test_file(task: AnyTask) -> Path | None:
@@ -38,39 +39,34 @@ def find_test_file(task: AnyTask) -> Path | None:
 
 
 def check_test_file(task: AnyTask) -> None:
-    """Read the test file before training, so that an error in it costs no training; raises `InputError`."""
-    if find_test_file(task) is not None:
-        task.read("test")
+    """Read the test file as training and prediction do, so that an error in it costs no training.
 
-
-def predict_test_file(task: AnyTask, checkpoint: Path, out: Path, device: str) -> None:
-    """Predict a task's test file, if it has one, with a task checkpoint, and write the predictions into `out`.
-
-    Predictions for a table have the format of its test file and repeat its columns; predictions of entities are JSON
-    lines.
+    Raises `InputError` also if the file has a column that the predictions add.
     """
     test_file = find_test_file(task)
     if test_file is None:
         return
-    path = _predictions_path(task, test_file, out)
-    document = _read_tagged_words(task, test_file)
-    summary = predict_file(str(checkpoint), str(test_file), path, device, document=document)
-    console.info(f"{path}: predictions for the {summary.lines:,} rows of {test_file}")
+    task.read("test")
+    added = {"prediction"}
+    if isinstance(task.source, TableSource) and task.labels:
+        added.add("probabilities")
+        if test_file.suffix.lower() != ".jsonl":  # in a table, each probability is in a column
+            added.update(map(probability_column, task.labels))
+    for row in _read_rows(task, test_file):
+        if taken := added & row.columns.keys():
+            raise taken_column(str(test_file), min(taken))
 
 
-def predict_test_file_with_ensemble(
-    task: AnyTask, predict: Callable[[Sequence[Any]], object], finetuned: FinetunedTask | None, out: Path
-) -> None:
-    """Predict a task's test file, if it has one, with the average outputs of several models, like `predict_test_file`.
+def predict_test_file(task: AnyTask, predict: PredictExamples, out: Path) -> None:
+    """Predict a task's test file, if it has one, and write the predictions into `out`.
 
-    predict: returns the average outputs for examples; finetuned: the record of a member's fine-tuning, with the layout
-    of the training table.
+    The file is read with the columns and the dialect of the task's table. Predictions for a table have the format of
+    its test file and repeat its columns; predictions of entities are JSON lines.
     """
     test_file = find_test_file(task)
     if test_file is None:
         return
-    chunks = read_rows(task, finetuned, str(test_file), document=_read_tagged_words(task, test_file))
-    rows = [row for chunk in chunks for row in chunk]
+    rows = _read_rows(task, test_file)
     examples = [row.example for row in rows]
     lines = task.format_predictions(examples, predict(examples), with_details=False)
     path = _predictions_path(task, test_file, out)
@@ -80,13 +76,19 @@ def predict_test_file_with_ensemble(
     console.info(f"{path}: predictions for the {len(rows):,} rows of {test_file}")
 
 
-def _read_tagged_words(task: AnyTask, test_file: Path) -> list[TokenExample] | None:
-    """Return the texts of a test file of CoNLL columns, which `predict` reads from fewer file endings than training."""
+def _read_rows(task: AnyTask, test_file: Path) -> list[InputRow]:
+    """Read a test file; a .txt file contains a table or CoNLL columns as in training, not a text per line."""
     if isinstance(task.source, TokenFiles) and test_file.suffix.lower() in CONLL_SUFFIXES:
-        return read_conll_words(test_file)
-    return None
+        return [InputRow(example, {}) for example in read_conll_words(test_file)]
+    reader = InputReader(task, find_layout(task.source), txt_is_table=isinstance(task.source, TableSource))
+    return [row for chunk in reader.read_chunks(str(test_file)) for row in chunk]
 
 
 def _predictions_path(task: AnyTask, test_file: Path, out: Path) -> Path:
-    suffix = ".jsonl" if isinstance(task.source, TokenFiles) else test_file.suffix.lower()
+    """Return the file of predictions; its ending selects the format."""
+    suffix = test_file.suffix.lower()
+    if isinstance(task.source, TokenFiles):
+        suffix = ".jsonl"
+    elif suffix == ".txt":  # a table in the format of .tsv
+        suffix = ".tsv"
     return out / f"predictions.test{suffix}"

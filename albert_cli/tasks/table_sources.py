@@ -28,6 +28,7 @@ from albert_cli.tasks.label_cells import LabelCell, is_missing, missing_label, r
 from albert_cli.tasks.multi_label import MultiLabelExample
 from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
 from albert_cli.tasks.table_files import TableFiles
+from albert_cli.tasks.table_layout import TableLayout, TrainedColumns
 from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable, read_texts
 
@@ -183,3 +184,18 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
                 correct = parse_choice_label(row, self.label_reading)
             examples.append(ChoiceExample(ids[index], passage, question, row.options, correct))
         return examples
+
+
+def find_layout(source: object) -> TableLayout:
+    """Return the columns and the dialect of a task's table, which `albert predict` expects in other tables.
+
+    source: a task's source. The result is the default if the source is not a table.
+    """
+    if not isinstance(source, TableSource):
+        return TableLayout()
+    settings = source.tables.settings
+    columns = TrainedColumns(text=settings.text, question=settings.question, choices=list(settings.choices))
+    if isinstance(source, TextTableSource | MultiLabelTableSource):
+        first, *second = source.names  # the column of a text, or the columns of both texts of a pair
+        columns = TrainedColumns(text=first, text_pair="".join(second))
+    return TableLayout(columns=columns, delimiter=settings.delimiter, quoting=settings.quoting)

@@ -23,9 +23,7 @@ from albert_cli.model import card, hub, weight_files
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
-from albert_cli.tasks.table_layout import TableLayout, TrainedColumns
-from albert_cli.tasks.table_settings import TableSettings
-from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
+from albert_cli.tasks.table_sources import find_layout
 from albert_cli.training import capacity, checkpoint, run, task_model
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.device import use_threads
@@ -105,7 +103,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     def write_model(self, directory: Path) -> None:
         """Write the current model and, so that the run can be resumed, the weights of the best evaluation."""
         task = self.prepared.task
-        layout = _table_layout(task, self.settings.table).to_settings()
+        layout = find_layout(task.source).to_settings()
         finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, layout)
         task.write_model(self.model, directory, finetuned)
         self.prepared.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
@@ -176,21 +174,6 @@ def finetune(
             run.mark_running(out, status, state.step, schedule.total_steps)
             Loop(job, optimizer, schedule, out, group, job.title, parents, state).run()
             return _publish_best(job, out, state, parents, schedule)
-
-
-def _table_layout(task: AnyTask, table: TableSettings) -> TableLayout:
-    """Return the columns and the dialect of the training table, which `albert predict` expects in other tables.
-
-    The result is the default if the task is not a table's.
-    """
-    if isinstance(task.source, TextTableSource | MultiLabelTableSource):
-        first, *second = task.source.names  # the column of a text, or the columns of both texts of a pair
-        columns = TrainedColumns(text=first, text_pair="".join(second))
-    elif isinstance(task.source, ChoiceTableSource):
-        columns = TrainedColumns(text=table.text, question=table.question, choices=list(table.choices))
-    else:
-        return TableLayout()
-    return TableLayout(columns=columns, delimiter=table.delimiter, quoting=table.quoting)
 
 
 def _create_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:

@@ -172,6 +172,14 @@ def test_merge_columns_taken_name_is_rejected() -> None:
         merge_columns({"text": "a", "prediction": "x"}, {"id": "1", "prediction": "y"}, "in.csv")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_predict_taken_probability_column_is_rejected(tuned: Tuned, tmp_path: Path, suffix: str) -> None:
+    path = write_input(tmp_path / f"in{suffix}", [{"text": "bade figo", "probability_0": "old"}])
+    out = tmp_path / f"out{suffix}"
+    ended = albert("predict", tuned("cola"), "--input", path, "--out", out, expect=3)
+    assert "already has a column 'probability_0'" in ended.err and not out.exists()
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_finetune_and_eval_predict_the_test_file(encoder: Path, tmp_path: Path, suffix: str) -> None:
     train = [{"text": f"bade {i}", "label": "ab"[i % 2]} for i in range(8)]
@@ -273,6 +281,19 @@ def test_finetune_delimiter_applies_to_the_test_file(encoder: Path, tmp_path: Pa
     words += [word for override in (*QUICK, "table.delimiter=|") for word in ("-s", override)]
     albert("finetune", "table", *words)
     assert [row["text"] for row in read_output(tmp_path / "out" / "predictions.test.csv")][:2] == ["bade, 0", "bade, 1"]
+
+
+def test_predict_table_of_choices_has_all_probabilities(encoder: Path, tmp_path: Path) -> None:
+    options = [["wi", "kra", "ne", "luma"][: 2 + i % 3] for i in range(6)]
+    rows = [{"question": f"bade {i}", "choices": texts, "label": 0} for i, texts in enumerate(options)]
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finetune(prepare("table", str(encoder), str(tmp_path), QUICK, "cpu"), tmp_path / "model", 0)
+    for name in ("out.csv", "out.tsv"):
+        predict_file(str(tmp_path / "model"), str(tmp_path / "test.jsonl"), tmp_path / name, "cpu")
+        written = read_output(tmp_path / name)
+        counts = [sum(bool(row[f"probability_{letter}"]) for letter in "ABCD") for row in written]
+        assert counts == [len(texts) for texts in options]
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def test_read_unknown_tag_is_named(tmp_path: Path) -> None:
 
 def test_finetune_ner_predicts_its_test_file(model: Path, tmp_path: Path) -> None:
     columns = "bade\nwi\n\nfigo\nluma\n"
-    json_lines = '{"tokens": ["bade", "wi"]}\n'
+    json_lines = '{"text": "bade-wi", "tokens": ["bade", "wi"]}\n'  # offsets refer to the tokens with blanks
     for name, content in (("test.txt", columns), ("testb.tsv", columns), ("test.json", json_lines)):
         folder = tmp_path / name
         folder.mkdir()
