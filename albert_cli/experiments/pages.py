@@ -126,11 +126,9 @@ def list_verdicts(out: Path) -> tuple[dict[str, dict[str, str]], str]:
     """
     verdicts: dict[str, dict[str, str]] = {}
     for path in sorted(out.glob(f"*/{RESULTS}")):
-        if "experiment" not in store.read_json(path):  # the result of `albert eval`, for example
-            continue
-        report = store.read_record(path, _ReportedExperiment)
-        name = path.parent.name  # EXPERIMENT-SCALE, unless the user has copied or renamed the folder
-        verdicts[name] = {claim["statement"]: claim["verdict"] for claim in report["claims"]}
+        if "experiment" in store.read_json(path):  # not the result of `albert eval`, for example
+            report = store.read_record(path, _ReportedExperiment)
+            verdicts[path.parent.name] = {claim["statement"]: claim["verdict"] for claim in report["claims"]}
     if not verdicts:
         hint = f"albert reproduce NAME --out {out} runs or continues one, and albert status {out} shows its stages"
         raise InputError(f"{out}: no finished experiment", hint)

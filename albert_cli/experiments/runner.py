@@ -153,19 +153,18 @@ def run_array_job(
     started = time.monotonic()
     num_finished = 0
     while True:
-        plan = make_plan(recipe.load_experiment(name), request)  # a measured speed changes the plan
+        plan = make_plan(recipe.load_experiment(name), request)
         record_plan(_plan_path(plan), _list_units(plan))
-        # A variant with `match_time_of` gets its steps from the measured speeds, so these stages come first.
+        # The measured speeds change the plan, so their stages come first.
         unfinished = plan.unfinished(plan.speeds) or plan.unfinished(list(plan.stages.values()))
-        if not unfinished:
-            # Another job may be writing the report, or a command without --task may be running.
+        if not unfinished:  # then another job may be writing the report
             written = retry_while_locked(partial(_lock_and_write_outcome, plan, num_finished, started))
             _plan_path(plan).unlink(missing_ok=True)
             return written
         # Every job begins its search at another stage, so that two jobs rarely try to lock the same stage.
         offset = array_job.index * len(unfinished) // array_job.count
-        candidates = [*unfinished[offset:], *unfinished[:offset]]
-        ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
+        unfinished = [*unfinished[offset:], *unfinished[:offset]]
+        ready = [stage for stage in unfinished if all(plan.is_finished(need) for need in stage.needs)]
         # `any` ends at the first stage that this job runs; then the job looks again at what other jobs have finished.
         if any(_run_unless_locked(plan, stage, invoke) for stage in ready):
             num_finished += 1

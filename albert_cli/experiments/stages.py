@@ -184,11 +184,9 @@ class _Planner:
             needs.append(parent.pretrain)
             if variant.continues:
                 finished_steps = parent.recipe.schedule.total_steps
-                if recipe.schedule.total_steps <= finished_steps:
-                    raise ConfigError(
-                        f"{name}: has {recipe.schedule.total_steps:,} steps, and continues a run of {finished_steps:,}",
-                        "use more steps, or leave out -s schedule.total_steps",
-                    )
+                if (steps := recipe.schedule.total_steps) <= finished_steps:
+                    message = f"{name}: has {steps:,} steps, and continues a run of {finished_steps:,}"
+                    raise ConfigError(message, "use more steps, or leave out -s schedule.total_steps")
         if variant.teacher:
             teacher = self.plan_pretraining(variant.teacher, seed)
             assert teacher.pretrain is not None and teacher.recipe is not None
@@ -230,10 +228,8 @@ class _Planner:
                 continue
             needs = [member.tasks[task] for member in members if task in member.tasks]
             if len(needs) < len(variant.members):
-                raise ConfigError(
-                    f"{self.experiment.name}: a member of {name} has no result on {task} at {self.request.scale}",
-                    "list its members in `variants`, without is_prefix and has_tasks = false",
-                )
+                message = f"{self.experiment.name}: a member of {name} has no result on {task} at {self.request.scale}"
+                raise ConfigError(message, "list its members in `variants`, without is_prefix and has_tasks = false")
             data = plan_task_data(task, self.request, self.scale)
             argv = ["ensemble", task, *map(self._directory, needs), "--data", data.path, "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
