@@ -16,16 +16,20 @@ from typing import cast
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.output import require_own_output
+from albert_cli.evaluation.output import read_earlier_result, require_own_output
 from albert_cli.evaluation.scoring import SCORING_FILES, load_model, predict_examples, prepare_evaluation
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import format_percent
 from albert_cli.inference.table_predictions import predict_test_file
-from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult
+from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult, RunResult, read_result
 from albert_cli.tasks.base import Array, Example
+from albert_cli.tasks.table_files import TableFiles
+from albert_cli.tasks.table_sources import TableSource
+from albert_cli.tasks.token_data import TokenFiles
 from albert_cli.training import run
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import score_majority
+from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 
@@ -52,19 +56,18 @@ def evaluate_ensemble(
 ) -> EnsembleResult:
     """Score task checkpoints on dev: each alone, all together, and the subset that is selected on dev (§4.9).
 
-    name: a task. paths: task checkpoints, or directories of evaluations, whose runs all become members.
-    submission_file: the file of test predictions for GLUE's server that the selected members make, or None.
+    name: a task or a fine-tuning recipe. paths: task checkpoints, or directories of evaluations, whose runs all become
+    members. submission_file: the file of test predictions for GLUE's server that the selected members make, or None.
     """
     started = time.monotonic()
     if name == GLUE_SUITE:
         raise ConfigError("an ensemble needs one task", "for example `albert ensemble rte …`")
+    task_name = load_recipe(name, request.overrides, request.recipes).task
     if submission_file is not None:
-        submission.check_task_submission(name, request.data, submission_file)
+        submission.check_task_submission(task_name, request.data, submission_file)
     require_own_output(out, *SCORING_FILES)
-    directories = [directory for path in paths for directory in _find_checkpoints(Path(path), name)]
-    directories = list(dict.fromkeys(directories))  # without repetitions
-    if len(directories) < 2:
-        raise ConfigError("an ensemble needs two or more checkpoints", "name several task checkpoints or evaluations")
+    read_earlier_result(out, EnsembleResult)  # raises `ConfigError` instead of overwriting another command's result
+    directories = _find_members(paths, task_name)
     with store.lock(out):
         members = _score_members(name, request, directories)
         task = members.prepared.task
@@ -99,28 +102,37 @@ def evaluate_ensemble(
             seconds=round(time.monotonic() - started, 2),
         )
         result.write(out / RESULTS)
-    predict = _predict_together(request, result.chosen, first=str(directories[0]))
-    predict_test_file(task, lambda examples: predict(name, examples), out)
+    predict = _predict_together(name, request, result.chosen, first=str(directories[0]))
+    predict_test_file(task, predict, out)
     if submission_file is not None:
-        submission.write_task_submission(name, request.data, submission_file, predict)
+        submission.write_task_submission(task_name, request.data, submission_file, predict)
     return result
 
 
 def _predict_together(
-    request: TaskRequest, checkpoints: Sequence[str], first: str
-) -> Callable[[str, Sequence[Example]], Array]:
+    name: str, request: TaskRequest, checkpoints: Sequence[str], first: str
+) -> Callable[[Sequence[Example]], Array]:
     """Return a function that predicts test sets with the average outputs of several checkpoints.
 
     first: the ensemble's first member, which need not be one of `checkpoints`. The outputs are in the order of its
     classes, as in `predict_dev`.
     """
 
-    def predict(name: str, examples: Sequence[Example]) -> Array:
+    def predict(examples: Sequence[Example]) -> Array:
         task = prepare_evaluation(name, replace(request, checkpoint=first)).task
         members = [prepare_evaluation(name, replace(request, checkpoint=checkpoint)) for checkpoint in checkpoints]
         return cast(Array, task.average([predict_examples(member, examples, task) for member in members]))
 
     return predict
+
+
+def _find_members(paths: Sequence[str], task: str) -> list[Path]:
+    """Return the checkpoints in `paths` without repetitions; raise `ConfigError` if there are fewer than two."""
+    directories = [directory for path in paths for directory in _find_checkpoints(Path(path), task)]
+    members = {directory.resolve(): directory for directory in directories}
+    if len(members) < 2:
+        raise ConfigError("an ensemble needs two or more checkpoints", "name several task checkpoints or evaluations")
+    return list(members.values())
 
 
 def _find_checkpoints(path: Path, task: str) -> list[Path]:
@@ -148,7 +160,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     Only the first checkpoint and one other are in memory at a time.
     """
     first = _prepare_member(name, request, directories[0])
-    inputs = first.load_inputs()
+    inputs = _load_inputs(first, directories)
     metric = first.task.metrics[0]
     outputs = []
     scores = []
@@ -160,6 +172,32 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
         outputs.append(member_outputs)
         scores.append(score)
     return _ScoredMembers(first, inputs, outputs, scores)
+
+
+def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
+    """Load the inputs of the first member, without the rows on which the members are known to be trained.
+
+    If the data are a single file, scoring uses all of its rows. If a run was trained on this file, the dev examples are
+    the rows that its training held out, and the inputs contain its training examples too.
+    """
+    inputs = first.load_inputs()
+    source = first.task.source
+    files = source.tables if isinstance(source, TableSource) else source
+    if not isinstance(files, TableFiles | TokenFiles) or not files.is_single_file or "dev" in files.files:
+        return inputs
+    rows = len(inputs.dev_examples)
+    results = [read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()]
+    runs = [result for result in results if isinstance(result, RunResult)]
+    if any(sum(result.examples.values()) == rows for result in runs):
+        task = replace(first.task, scores_whole_file=False)
+        training_inputs = replace(first, task=task, needs_training=True).load_inputs()
+        if any(result.data == training_inputs.fingerprint for result in runs):
+            return training_inputs
+    console.info(
+        f"{first.request.data}: all {rows:,} examples are scored; "
+        "if a member was trained on some of them, the scores are too high"
+    )
+    return inputs
 
 
 def _prepare_member(name: str, request: TaskRequest, directory: Path) -> PreparedTask:

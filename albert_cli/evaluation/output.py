@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TypeVar
 
-from albert_cli.errors import BusyError
-from albert_cli.results import RESULTS, EvaluationResult
+from albert_cli.errors import BusyError, ConfigError
+from albert_cli.results import RESULTS, EnsembleResult, EvaluationResult, ScoredResult, read_result
 
 CONTROLS_FOLDER = "controls"
 TEST_PREDICTIONS = "predictions.test.*"  # a glob pattern
 # Glob patterns of what `eval` writes for one task; a run on an intermediate task is in a folder of that task's name.
 EVALUATION_FILES = (RESULTS, TEST_PREDICTIONS, "run-*", CONTROLS_FOLDER)
+
+ResultT = TypeVar("ResultT", ScoredResult, EnsembleResult)
 
 
 def run_directory(out: Path, seed: int) -> Path:
@@ -39,3 +42,17 @@ def require_own_output(out: Path, *patterns: str) -> None:
     foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
     if foreign:
         raise BusyError(f"{out}: holds other files ({foreign[0]}, …)", "choose another --out")
+
+
+def read_earlier_result(out: Path, result_class: type[ResultT]) -> ResultT | None:
+    """Return the result that an earlier call of the command wrote to `out`; None if `out` has no result.
+
+    Raises `ConfigError` if the result is of another command, whose results have another class.
+    """
+    path = out / RESULTS
+    if not path.is_file():
+        return None
+    result = read_result(path)
+    if not isinstance(result, result_class):
+        raise ConfigError(f"{out}: contains the result of another command ({result.kind})", "choose another --out")
+    return result

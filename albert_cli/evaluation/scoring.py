@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +14,10 @@ from torch import nn
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, require_own_output
+from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, read_earlier_result, require_own_output
 from albert_cli.inference.table_predictions import PredictExamples
 from albert_cli.model import hub
-from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, read_result
+from albert_cli.results import RESULTS, EvaluationResult, ScoredResult
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Example
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
 from albert_cli.training import capacity, run
@@ -36,7 +36,8 @@ from albert_cli.training.task_setup import (
 )
 
 SCORING_FILES = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL_FILES)
-_TRAINING_KEYS = ("model.weights", "model.head")  # recipe keys that request training; scoring leaves them out
+# A trained run has its own weights, head and class names. The recipe's settings describe its initial checkpoint.
+_RUN_OVERRIDES = ("model.weights=pretrained", "model.head=auto", "model.labels=[]")
 
 
 def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
@@ -109,8 +110,10 @@ def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> Score
     parents = parent_fingerprints(prepared, inputs)
     recipe_hash = hash_recipe(prepared.recipe)
     with store.lock(out):
-        if (out / RESULTS).is_file():
-            return _load_scored(out, {"task": task.name, **parents, "recipe": recipe_hash})
+        if (earlier := read_earlier_result(out, ScoredResult)) is not None:
+            saved = {"task": earlier.task, **earlier.parents, "recipe": earlier.recipe}
+            run.check_parents(out, saved, {"task": task.name, **parents, "recipe": recipe_hash})
+            return earlier
         precision = resolve_train_settings(prepared, inputs).precision
         scored = score_model(prepared, inputs, load_model(prepared), precision)
         task.write_predictions(out, inputs.dev_examples, scored.outputs)
@@ -134,18 +137,6 @@ def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> Score
             seconds=round(time.monotonic() - started, 2),
         )
         result.write(out / RESULTS)
-    return result
-
-
-def _load_scored(out: Path, expected: Mapping[str, str]) -> ScoredResult:
-    """Return the result in `out`; raise `ConfigError` if its task or the fingerprints of its inputs are not expected.
-
-    expected: the task's name, and fingerprints by role: checkpoint, data and recipe.
-    """
-    result = read_result(out / RESULTS)
-    if not isinstance(result, ScoredResult):
-        raise ConfigError(f"{out}: contains the result of another command ({result.kind})", "choose another --out")
-    run.check_parents(out, {"task": result.task, **result.parents, "recipe": result.recipe}, expected)
     return result
 
 
@@ -185,11 +176,11 @@ def predict_with_run(prepared: PreparedTask, directory: Path, precision: str) ->
 
 
 def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
-    """Return `request` without its options for training, to score `checkpoint`, which one of its runs has trained."""
-    overrides = [text for text in request.overrides if text.partition("=")[0].strip() not in _TRAINING_KEYS]
-    return replace(
-        request, checkpoint=checkpoint, runs=1, overrides=tuple(overrides), nproc=1, retrain=False, controls=()
-    )
+    """Return `request` without its options for training, to score its checkpoint or one of its trained runs."""
+    overrides = request.overrides
+    if checkpoint != request.checkpoint:
+        overrides = (*overrides, *_RUN_OVERRIDES)
+    return replace(request, checkpoint=checkpoint, runs=1, overrides=overrides, nproc=1, retrain=False, controls=())
 
 
 def checkpoint_for_test_set(result: ScoredResult | EvaluationResult, out: Path, request: TaskRequest) -> str:

@@ -34,7 +34,7 @@ _HEADER: Final = "index\tprediction\n"
 _ZIP_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the same date in every zip, so that equal predictions make equal files
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")  # a spreadsheet runs a cell that begins with one of these
 
-PredictTestSet = Callable[[str, Sequence[TextExample]], Array]  # (task, N examples) -> logits [N, classes]
+PredictTestSet = Callable[[Sequence[TextExample]], Array]  # N examples -> logits [N, classes]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
     contents = {}
     for file in _files_of_task(task):
         examples = _read_test_set(file, data)
-        contents[file.name] = _format_file(file, examples, predict(file.task, examples))
+        contents[file.name] = _format_file(file, examples, predict(examples))
     if len(contents) == 1:
         store.write_text(path, next(iter(contents.values())))
     else:
@@ -96,14 +96,14 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
     console.info(f"{path}: predictions for {', '.join(contents)}")
 
 
-def predict_with(request: TaskRequest, checkpoint: str, precision: str) -> PredictTestSet:
+def predict_with(name: str, request: TaskRequest, checkpoint: str, precision: str) -> PredictTestSet:
     """Return a function that predicts test sets with `checkpoint`, a model that `request` trained or scored.
 
-    precision: of matmuls, "fp32" or "bf16"; the one with which dev was scored.
+    name: a task or a fine-tuning recipe. precision: of matmuls, "fp32" or "bf16"; the one with which dev was scored.
     """
 
-    def predict(task: str, examples: Sequence[TextExample]) -> Array:
-        prepared = prepare_evaluation(task, scoring_request(request, checkpoint))
+    def predict(examples: Sequence[TextExample]) -> Array:
+        prepared = prepare_evaluation(name, scoring_request(request, checkpoint))
         return cast(Array, predict_examples(prepared, examples, precision=precision))
 
     return predict
@@ -144,7 +144,7 @@ def write_submission(
         result = results.get(trained_task)
         if examples is not None and result is not None:
             checkpoint = checkpoint_for_test_set(result, out / trained_task, request)
-            logits = predict_with(request, checkpoint, result.precision)(file.task, examples)
+            logits = predict_with(file.task, request, checkpoint, result.precision)(examples)
             contents[file.name] = _format_file(file, examples, logits)
             console.info(f"{file.name}: {file.rows:,} rows predicted by {checkpoint}")
             continue

@@ -13,12 +13,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from albert_cli import console
+from albert_cli import console, store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
-from albert_cli.evaluation.output import CONTROLS_FOLDER, EVALUATION_FILES, best_run, require_own_output
+from albert_cli.evaluation.output import (
+    CONTROLS_FOLDER,
+    EVALUATION_FILES,
+    best_run,
+    read_earlier_result,
+    require_own_output,
+)
 from albert_cli.evaluation.parallel import (
     TaskRuns,
     find_best_run,
@@ -72,10 +78,10 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     of another task, is fine-tuned with several seeds. The best run on dev, or the scored checkpoint, then predicts the
     test file of a table, and the test sets for GLUE's server if there is a `submission_file`.
     """
-    if submission_file is not None:
-        submission.check_task_submission(name, request.data, submission_file)
     opened: OpenCheckpoints = {}
     prepared = prepare_evaluation(name, request, opened)
+    if submission_file is not None:
+        submission.check_task_submission(prepared.task.name, request.data, submission_file)
     if prepared.needs_training:  # checked before an intermediate task trains for hours
         require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     inputs = prepared.load_inputs()
@@ -96,8 +102,9 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         predict = predict_with_run(prepared, checkpoint, result.precision)
     predict_test_file(prepared.task, predict, out)
     if submission_file is not None:
-        predict_test_set = submission.predict_with(request, str(checkpoint), result.precision)
-        submission.write_task_submission(name, request.data, submission_file, predict_test_set)
+        tested = checkpoint_for_test_set(result, out, request)
+        predict_test_set = submission.predict_with(name, request, tested, result.precision)
+        submission.write_task_submission(prepared.task.name, request.data, submission_file, predict_test_set)
     return result
 
 
@@ -198,6 +205,9 @@ def _plan_suite(request: TaskRequest, opened: OpenCheckpoints) -> _SuitePlan:
         try:
             prepared = prepare_evaluation(name, request, opened)
             prepared.check_inputs()
+            if prepared.needs_training and prepared.recipe.schedule.epochs is not None:
+                # Too few steps for the warmup are an error now, before other tasks train for hours.
+                resolve_schedule(prepared, prepared.load_inputs()).check()
         except MissingDataError as error:
             left_out[name] = error.message
             console.warn(f"{TASKS[name].title} is left out: {error.message}")
@@ -267,7 +277,11 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
     checkpoint = checkpoint_for_test_set(tasks["mnli"], out / "mnli", request)
     try:
         prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
-        return score_checkpoint(prepared, prepared.load_inputs(), out / "ax")
+        inputs = prepared.load_inputs()
+        earlier = read_earlier_result(out / "ax", ScoredResult)
+        if earlier is not None and earlier.checkpoint != store.fingerprint(prepared.checkpoint.directory):
+            (out / "ax" / RESULTS).unlink()  # with more runs than in the earlier call, another run of MNLI is the best
+        return score_checkpoint(prepared, inputs, out / "ax")
     except MissingDataError as error:
         console.info(f"{TASKS['ax'].title} is left out: {error.message}")
         return None

@@ -128,10 +128,13 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
     # ---------------------------------------------------------------- scoring
 
+    def _outside_logits(self, words: int) -> Array:
+        """Return logits [words, C] of the tag O, for words without a first token; other tags have probability 1e-13."""
+        logits = np.where(np.array(self.labels) == OUTSIDE, 0, -30).astype(np.float32)
+        return np.tile(logits, (words, 1))
+
     def predict(self, model: nn.Module, features: TokenFeatures, device: torch.device) -> list[Array]:
-        # Words without a first token keep these logits of the tag O. Other tags have a probability of 1e-13.
-        outside_logits = np.where(np.array(self.labels) == OUTSIDE, 0, -30).astype(np.float32)
-        outputs = [np.tile(outside_logits, (words, 1)) for words in features.count_words()]
+        outputs = [self._outside_logits(words) for words in features.count_words()]
         windows = features.windows
         with torch.inference_mode():
             for index, tokens in iter_evaluation_batches(features, device):
@@ -189,10 +192,16 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         return "no entity in any text" if has_gold and not has_predictions else None
 
     def average(self, outputs: Sequence[list[Array]]) -> list[Array]:
-        """Return logits of each word: the logarithms of the models' mean probabilities (§4.9)."""
+        """Return logits of each word: the logarithms of the models' mean probabilities (§4.9).
+
+        A model without logits for the last words of a text, on which another vocabulary has tokens, predicts O there.
+        """
         averaged = []
         for logits_of_models in zip(*outputs, strict=True):
-            probabilities = np.mean([softmax(logits) for logits in logits_of_models], axis=0)
+            words = max(map(len, logits_of_models))
+            missing = [self._outside_logits(words - len(logits)) for logits in logits_of_models]
+            padded = map(np.concatenate, zip(logits_of_models, missing, strict=True))
+            probabilities = np.mean([softmax(logits) for logits in padded], axis=0)
             averaged.append(np.log(probabilities + 1e-30))  # finite for a probability of 0
         return averaged
 

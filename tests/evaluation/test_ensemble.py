@@ -67,6 +67,53 @@ def test_ensemble_unfit_members_are_rejected(tuned: Any, glue: Path, tmp_path: P
         evaluate_ensemble("glue", request, both, tmp_path / "glue")
 
 
+def test_ensemble_keeps_the_result_of_another_command(tuned: Any, glue: Path, tmp_path: Path) -> None:
+    scored = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 1, (), "cpu")
+    shutil.copytree(tuned("cola"), tmp_path / "copy")
+    call = ["ensemble", "cola", tuned("cola"), tmp_path / "copy", "--data", glue, "--device", "cpu", "--out"]
+    assert "contains the result of another command (scored)" in albert(*call, tmp_path / "out", expect=2).err
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == scored
+    for _ in range(2):  # the second call repeats the ensemble
+        albert(*call, tmp_path / "together")
+
+
+def test_ensemble_absolute_and_relative_path_are_one_member(
+    tuned: Any, glue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tuned("cola").parent)
+    request = TaskRequest("", str(glue), 1, (), "cpu")
+    with pytest.raises(ConfigError, match="an ensemble needs two or more checkpoints"):
+        evaluate_ensemble("cola", request, ["cola", str(tuned("cola"))], tmp_path / "out")
+
+
+def write_single_file(folder: Path, task: str) -> Path:
+    """Write 30 labeled texts to one file of a table or of tagged words."""
+    if task == "ner":
+        path = folder / "all.conll"
+        path.write_text("".join(f"bade B-PER\n{sentence(i).split()[0]} O\n\n" for i in range(30)))
+    else:
+        path = folder / "all.csv"
+        path.write_text("text,label\n" + "".join(f"{sentence(i)},{'ab'[i % 2]}\n" for i in range(30)))
+    return path
+
+
+@pytest.mark.parametrize("task", ["table", "ner"])
+def test_ensemble_scores_held_out_rows_of_a_single_file(task: str, encoder: Path, tmp_path: Path) -> None:
+    path = write_single_file(tmp_path, task)
+    runs = evaluate(task, str(encoder), str(path), tmp_path / "runs", 2, QUICK, "cpu")
+    call = ["ensemble", task, tmp_path / "runs", "--device", "cpu", "--data"]
+    printed = albert(*call, path, "--out", tmp_path / "same").err
+    result = json.loads((tmp_path / "same" / "results.json").read_text())
+    assert (result["examples"], result["data"]) == (runs["examples"], runs["data"])
+    assert [member["score"] for member in result["members"]] == list(runs["scores_by_seed"].values())
+    assert "examples are scored" not in printed
+    other = tmp_path / f"other{path.suffix}"
+    other.write_text(path.read_text().replace("figo", "luma"))
+    printed = albert(*call, other, "--out", tmp_path / "other").err
+    assert json.loads((tmp_path / "other" / "results.json").read_text())["examples"] == {"dev": 30}
+    assert "all 30 examples are scored" in printed
+
+
 def test_ensemble_finds_runs_of_evaluations_and_suites(tuned: Any, glue: Path, tmp_path: Path) -> None:
     for name in ("suite/cola/run-0", "suite/cola/run-10", "suite/cola/run-9", "alone/run-old"):
         shutil.copytree(tuned("cola"), tmp_path / name)
@@ -74,6 +121,9 @@ def test_ensemble_finds_runs_of_evaluations_and_suites(tuned: Any, glue: Path, t
     albert("ensemble", "cola", tmp_path / "suite", *call, tmp_path / "out")
     result = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [Path(m["directory"]).name for m in result["members"]] == ["run-0", "run-9", "run-10"]
+    albert("ensemble", "finetune/cola", tmp_path / "suite", *call, tmp_path / "by-recipe")
+    by_recipe = json.loads((tmp_path / "by-recipe" / "results.json").read_text())
+    assert by_recipe["members"] == result["members"]
     printed = albert("ensemble", "cola", tmp_path / "alone", tuned("cola"), *call, tmp_path / "none", expect=4)
     assert f"{tmp_path / 'alone'}: contains no checkpoint" in printed.err
 

@@ -34,7 +34,7 @@ from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest, prepare_task
 from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
-from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, finetune, prepare, write
+from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, finetune, mnli, prepare, write
 
 
 class Suite:
@@ -304,10 +304,38 @@ def test_scoring_request_drops_training_overrides(suite: Suite, override: str) -
     assert not prepare_evaluation("ax", scoring_request(request, str(suite.out / "mnli" / "run-0"))).needs_training
 
 
-def test_eval_ax_with_labels_is_scored(suite: Suite, tmp_path: Path) -> None:
+def labeled_diagnostics() -> str:
+    """Return the content of the labeled file of GLUE's diagnostics, with 12 rows."""
     header = "\t".join([*"12345", "Premise", "Hypothesis", "Label"])
     rows = [f"\t\t\t\t\tbade {i}\tfigo wi\t{find_task('ax').labels[i % 3]}\n" for i in range(12)]
-    data = write(tmp_path / "data", {"diagnostic/diagnostic-full": f"{header}\n{''.join(rows)}"})
+    return f"{header}\n{''.join(rows)}"
+
+
+def test_suite_scores_ax_again_if_another_run_is_best(encoder: Path, tmp_path: Path) -> None:
+    files = {"MNLI/train": mnli(range(24)), "MNLI/dev_matched": mnli(range(9)), "MNLI/dev_mismatched": mnli(range(9))}
+    data = write(tmp_path / "data", {**files, "diagnostic/diagnostic-full": labeled_diagnostics()})
+    out = tmp_path / "out"
+    first = evaluate("glue", str(encoder), str(data), out, 1, QUICK, "cpu")
+    assert first["diagnostics"]["checkpoint"] == store.fingerprint(out / "mnli" / "run-0")
+    evaluate("mnli", str(encoder), str(data), out / "mnli", 2, QUICK, "cpu")
+    path = out / "mnli" / "run-1" / "results.json"
+    record = store.read_json(path)
+    store.write_json(path, record | {"score": 1.0, "scores": record["scores"] | {"accuracy": 1.0}})
+    second = evaluate("glue", str(encoder), str(data), out, 2, QUICK, "cpu")
+    assert second["diagnostics"]["checkpoint"] == store.fingerprint(out / "mnli" / "run-1")
+
+
+def test_suite_schedule_shorter_than_warmup_stops_early(suite: Suite, tmp_path: Path) -> None:
+    """MNLI has 6 steps per epoch, RTE and WNLI have 3."""
+    schedule = ("schedule.epochs=1", "schedule.warmup_steps=4")
+    overrides = (*(override for override in QUICK if not override.startswith("schedule.")), *schedule)
+    with pytest.raises(ConfigError, match="warmup"):
+        evaluate("glue", str(suite.encoder), str(suite.data), tmp_path / "out", 1, overrides, "cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_eval_ax_with_labels_is_scored(suite: Suite, tmp_path: Path) -> None:
+    data = write(tmp_path / "data", {"diagnostic/diagnostic-full": labeled_diagnostics()})
     model = suite.out / "mnli" / "run-0"
     result = evaluate("ax", str(model), str(data), tmp_path / "out", 1, (), "cpu")
     assert (result["kind"], result["metric"], result["examples"]) == ("scored", "mcc", {"dev": 12})

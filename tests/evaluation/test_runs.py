@@ -21,19 +21,20 @@ from albert_cli.tasks.registry import average_score, find_task
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result, run_result, scored_result
-from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, finetune, prepare, sentence, summarize
+from tests.helpers.task_runs import (
+    QUICK,
+    SHAPE,
+    as_text,
+    build_model,
+    evaluate,
+    finetune,
+    prepare,
+    sentence,
+    summarize,
+    write_foreign,
+)
 
 Tuned = Callable[[str], Path]
-
-
-def write_foreign(directory: Path, out: Path, labels: tuple[str, ...], **changes: object) -> Path:
-    """Copy a model as another program would write it: without a manifest, with other names of labels."""
-    shutil.copytree(directory, out, ignore=shutil.ignore_patterns("manifest.json", "results.json", ".lock"))
-    values = store.read_json(out / "config.json")
-    del values["albert_task"], values["finetuning_task"]
-    values["id2label"] = {str(i): label for i, label in enumerate(labels)}
-    (out / "config.json").write_text(json.dumps(values | changes))
-    return out
 
 
 # ---------------------------------------------------------------- scored or trained from

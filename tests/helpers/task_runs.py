@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,6 +60,16 @@ def write(folder: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
     return folder
+
+
+def write_foreign(directory: Path, out: Path, labels: tuple[str, ...], **changes: object) -> Path:
+    """Copy a model as another program would write it: without a manifest, with other names of labels."""
+    shutil.copytree(directory, out, ignore=shutil.ignore_patterns("manifest.json", "results.json", ".lock"))
+    values = store.read_json(out / "config.json")
+    del values["albert_task"], values["finetuning_task"]
+    values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+    (out / "config.json").write_text(json.dumps(values | changes))
+    return out
 
 
 def prepare(

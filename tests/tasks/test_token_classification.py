@@ -214,6 +214,16 @@ def test_baseline_is_the_most_frequent_tag_of_each_word() -> None:
     assert task.score_baseline(train, dev) == pytest.approx(2 / 3)
 
 
+def test_average_without_logits_of_the_last_words_is_outside() -> None:
+    """A model whose vocabulary has no characters of the last words has no logits for them."""
+    task = TokenClassification(name="t", title="t", metrics=(), labels=("O", "B-A"))
+    first = [np.log(np.array([[0.9, 0.1], [0.2, 0.8]], dtype=np.float32))]
+    second = [np.log(np.array([[0.7, 0.3]], dtype=np.float32))]
+    for outputs in ([first, second], [second, first]):
+        (logits,) = task.average(outputs)
+        assert np.exp(logits) == pytest.approx(np.array([[0.8, 0.2], [0.6, 0.4]]), abs=1e-6)
+
+
 def test_encode_labels_every_token(tiny_vocabulary: Path) -> None:
     vocabulary = Vocabulary.load(tiny_vocabulary)
     task = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["A"]))
