@@ -46,9 +46,9 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 
     def run(*arguments: object) -> JsonObject:
         """Print and run a command; return the output of its `--json`."""
-        words = [str(argument) for argument in arguments]
-        console.info(f"$ albert {shlex.join(words)}")
-        return invoke([*words, "--json"])
+        name, *words = [str(argument) for argument in arguments]
+        console.info(f"$ albert {shlex.join([name, *words])}")
+        return invoke([name, "--json", *words])  # not at the end, because words after "--" are no options
 
     started = time.monotonic()
     report = out / "report.html"
@@ -62,7 +62,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
         # `plan.labels` are numbers of labeled training examples.
         evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
         examples = _fill_masks(run, out, plan, device)
-        run("report", out, "--out", report)
+        run("report", "--out", report, "--", out)
         result = {
             "corpus": corpus_facts,
             "pretraining": pretraining,
@@ -95,8 +95,14 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     vocabulary = out / "vocabulary"
     data = out / "data"
     sizes = ("--size", plan.vocabulary_size, "--sample-size", plan.sample_size)
-    run("vocab", *plan.text, "--out", vocabulary, *sizes)
-    run("data", *plan.text, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
+    # After "--", a path may begin with "-".
+    run("vocab", "--out", vocabulary, *sizes, "--", *plan.text)
+    data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, "--", *plan.text)
+    if data_facts["totals"]["heldout"]["documents"] == 0:
+        console.warn(
+            "nothing is held out, because the text is one document, or copies of one, so pretraining has no MLM loss: "
+            "divide the text into documents by blank lines, or use several files"
+        )
     _warn_about_table(data, plan)
     schedule = ("--max-time", plan.max_time, "-s", "train.eval_every=400")  # often enough for a curve in the report
     return run("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", *schedule, "--device", device)
@@ -149,7 +155,8 @@ def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list
     filled_texts = []
     if examples:
         masked_texts = [text for text, _ in examples]
-        filled_texts = run("fill-mask", out / "pretrain", *masked_texts, "--device", device)["texts"]
+        # After "--", a text may begin with "-".
+        filled_texts = run("fill-mask", "--device", device, "--", out / "pretrain", *masked_texts)["texts"]
     rows = []
     for (text, word), filled_text in zip(examples, filled_texts, strict=True):
         guesses = [f"{guess['text']} {guess['probability']:.0%}" for guess in filled_text["masks"][0]]

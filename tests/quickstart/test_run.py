@@ -27,31 +27,42 @@ def sentence(rng: random.Random) -> tuple[str, str]:
     return " ".join(words), topic
 
 
+def write_own_data(folder: Path, name: str = "text.txt", separator: str = "\n\n", prefix: str = "") -> tuple[Path, Path]:
+    """Write unlabeled text and a table with 60 training and 40 dev rows; return both paths.
+
+    name: of the text; separator: between its parts, by default documents; prefix: of each review.
+    """
+    rng = random.Random(0)
+    text = folder / name
+    documents = [". ".join(sentence(rng)[0] for _ in range(5)) + "." for _ in range(400)]
+    text.write_text(separator.join(documents) + "\n")
+    for split, count in (("train", 60), ("dev", 40)):
+        reviews = [sentence(rng) for _ in range(count)]
+        rows = [json.dumps({"review": prefix + review, "label": label}) for review, label in reviews]
+        (folder / "table").mkdir(exist_ok=True)
+        (folder / "table" / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    return text, folder / "table"
+
+
 @pytest.fixture
 def own_data(tmp_path: Path) -> tuple[Path, Path]:
-    """Unlabeled text, and a table with 60 training and 40 dev rows."""
-    rng = random.Random(0)
-    text = tmp_path / "text.txt"
-    documents = [". ".join(sentence(rng)[0] for _ in range(5)) + "." for _ in range(400)]
-    text.write_text("\n\n".join(documents) + "\n")
-    for split, count in (("train", 60), ("dev", 40)):
-        rows = [json.dumps(dict(zip(("review", "label"), sentence(rng), strict=True))) for _ in range(count)]
-        (tmp_path / "table").mkdir(exist_ok=True)
-        (tmp_path / "table" / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
-    return text, tmp_path / "table"
+    return write_own_data(tmp_path)
 
 
-def test_own_data_runs_every_step_and_resumes(
-    own_data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, table = own_data
-
+@pytest.fixture
+def one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a quickstart on the user's data fine-tune one seed, which takes less time."""
     plan_own_data = plans.plan_own_data
 
-    def one_seed(*arguments: Any) -> plans.QuickstartPlan:
+    def plan_one_seed(*arguments: Any) -> plans.QuickstartPlan:
         return dataclasses.replace(plan_own_data(*arguments), runs=1)
 
-    monkeypatch.setattr(plans, "plan_own_data", one_seed)
+    monkeypatch.setattr(plans, "plan_own_data", plan_one_seed)
+
+
+@pytest.mark.usefixtures("one_seed")
+def test_own_data_runs_every_step_and_resumes(own_data: tuple[Path, Path], tmp_path: Path) -> None:
+    text, table = own_data
     command = ["quickstart", "--text", text, "--table", table, "--size", 40, "--max-time", "1s", "--labels", 20]
     command[5:5] = ["-s", "table.text=review"]
     ended = albert(*command, "--out", tmp_path / "out", "--device", "cpu")
@@ -67,6 +78,19 @@ def test_own_data_runs_every_step_and_resumes(
     assert again.out == ended.out
     changed = albert(*command[:-1], "30", "--out", tmp_path / "out", expect=6)
     assert "a quickstart with other options" in changed.err
+
+
+@pytest.mark.usefixtures("one_seed")
+def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, table = write_own_data(tmp_path, "-text.txt", separator=" ", prefix="- ")
+    monkeypatch.chdir(tmp_path)
+    options = ["--size", 36, "--max-time", "1s", "--labels", 20, "-s", "table.text=review", "--device", "cpu"]
+    ended = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out", "--quiet")
+    assert "no MLM loss" in ended.out
+    examples = store.read_json(tmp_path / "out" / "quickstart.json")["examples"]
+    assert examples and all(row["sentence"].startswith("- ") for row in examples)
+    again = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out")
+    assert again.out == ended.out and "nothing is held out" in again.err
 
 
 @pytest.mark.parametrize(
