@@ -1,6 +1,6 @@
 """Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning on samples of the table, report.
 
-A `QuickstartPlan` comes in; the values of the summary go out and are written to `quickstart.json`. Each step is an
+A `QuickstartPlan` comes in; the values of the summary go out and are written to `_RESULT_FILE`. Each step is an
 `albert` command, which is printed so that the user can repeat it, and which does nothing if its output is complete.
 """
 
@@ -33,6 +33,8 @@ InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command a
 # The type of `run` in `run_quickstart`, which prints and runs a command; its arguments are the command's words.
 _Run = Callable[..., JsonObject]
 
+_RESULT_FILE: Final = "quickstart.json"
+_PLAN_FILE: Final = "quickstart-plan.json"
 _MASKED_EXAMPLES: Final = 12  # texts with a masked word, on which the model's guesses are shown
 _EXAMPLE_WORDS: Final = range(8, 17)  # numbers of words of these texts
 
@@ -71,13 +73,13 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
             "report": str(report),
             "seconds": _total_seconds(out, started),
         }
-        store.write_json(out / "quickstart.json", result)
+        store.write_json(out / _RESULT_FILE, result)
     return result
 
 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
-    path = out / "plan.json"
+    path = out / _PLAN_FILE
     values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
     if not path.is_file():
         if any(file.name != ".lock" for file in out.iterdir()):
@@ -138,7 +140,7 @@ def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: st
 
 def _total_seconds(out: Path, started: float) -> float:
     """Return the seconds of the first complete run; a repeated run takes no time, because its steps are finished."""
-    previous = out / "quickstart.json"
+    previous = out / _RESULT_FILE
     if previous.is_file():
         return float(store.read_json(previous)["seconds"])
     return round(time.monotonic() - started, 1)

@@ -12,6 +12,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.errors import BusyError
+from albert_cli.inspection import inspect_directory
 from albert_cli.quickstart import plan as plans
 from albert_cli.quickstart.run import _require_same_plan
 from tests.helpers.command import albert
@@ -27,7 +28,9 @@ def sentence(rng: random.Random) -> tuple[str, str]:
     return " ".join(words), topic
 
 
-def write_own_data(folder: Path, name: str = "text.txt", separator: str = "\n\n", prefix: str = "") -> tuple[Path, Path]:
+def write_own_data(
+    folder: Path, name: str = "text.txt", separator: str = "\n\n", prefix: str = ""
+) -> tuple[Path, Path]:
     """Write unlabeled text and a table with 60 training and 40 dev rows; return both paths.
 
     name: of the text; separator: between its parts, by default documents; prefix: of each review.
@@ -71,6 +74,8 @@ def test_own_data_runs_every_step_and_resumes(own_data: tuple[Path, Path], tmp_p
     assert set(result["task"]["20"]) == {"pretrained", "init", "random", "classical", "majority"}
     assert result["differences"]["20"]["classical"]["seeds"] == 1
     assert ended.out.rstrip().endswith(result["conclusion"])
+    assert inspect_directory(tmp_path / "out").kind == "quickstart"
+    assert result["conclusion"] in albert("inspect", tmp_path / "out").out
     for name in ("vocab", "data", "pretrain", "eval", "report"):
         assert f"$ albert {name} " in ended.err
     assert (tmp_path / "out" / "report.html").is_file()
@@ -111,6 +116,13 @@ def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypa
         (["--text", "{text}"], 2, "needs both --text and --table"),
         (["--text", "{text}", "--table", "{table}", "-s", "table.text=body"], 3, "no column 'body'"),
         (["-s", "table.text=review"], 2, "needs both --text and --table"),
+        (["--text", "-", "--table", "{table}", "-s", "table.text=review"], 3, "--text -: stdin"),
+        (["--text", "-@2", "--table", "{table}", "-s", "table.text=review"], 3, "--text -: stdin"),
+        (
+            ["--text", "{text}", "--table", "{table}", "-s", "table.text=review", "-s", "data.train_examples=30"],
+            2,
+            "--labels sets this key",
+        ),
     ],
 )
 def test_wrong_own_data_is_one_clear_line(
@@ -128,4 +140,5 @@ def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:
         _require_same_plan(tmp_path, plans.SMOKE)
     with pytest.raises(BusyError, match="other options"):
         _require_same_plan(tmp_path, plans.FULL)
-    assert store.read_json(tmp_path / "plan.json")["runs"] == 2
+    assert store.read_json(tmp_path / "quickstart-plan.json")["runs"] == 2
+    assert inspect_directory(tmp_path).kind == "unfinished quickstart"
