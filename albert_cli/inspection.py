@@ -19,17 +19,24 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 
 JsonObject: TypeAlias = Mapping[str, object]
 
+_QUICKSTART: Final = "quickstart.json"
 # The kind of a directory without a manifest, by a file in it; the first file that exists decides.
 _KIND_BY_FILE: Final = {
     journal.JOURNAL: "run",
     RESULTS: "evaluation",
+    _QUICKSTART: "quickstart",
+    "quickstart-plan.json": "unfinished quickstart",
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
     REQUEST_FILE: "unfinished vocabulary",
     "recipe.toml": "run",  # a run that ended before its first step was logged
 }
-# The keys of `results.json` and of `config.json` that are shown.
-_RESULT_KEYS: Final = ("task", "metric", "score", "median", "spread", "majority", "seeds")
+# The keys of `results.json`, `quickstart.json` and `config.json` that are shown.
+_RESULT_KEYS: Final = (
+    "task", "metric", "score", "median", "spread", "majority", "seeds",
+    "best", "glue_score", "mean_of_tasks", "tasks_scored", "left_out", "average", "reached",
+)  # fmt: skip
+_QUICKSTART_KEYS: Final = ("title", "metric", "conclusion", "report", "seconds")
 _MODEL_KEYS: Final = (
     "model_type", "hidden_size", "embedding_size", "num_hidden_layers", "vocab_size", "max_position_embeddings",
     "attention", "attention_window", "attention_block", "attention_global",
@@ -168,19 +175,20 @@ def _describe_run_or_result(directory: Path) -> JsonObject:
         "last_training": _last_with_key(records, "loss"),
         "last_evaluation": _last_with_key(records, "eval"),
         "results": _read_json(directory / RESULTS, _RESULT_KEYS),
+        "quickstart": _read_json(directory / _QUICKSTART, _QUICKSTART_KEYS),
         "model": _read_json(directory / "config.json", _MODEL_KEYS),
     }
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def _read_json(path: Path, keys: tuple[str, ...] | None = None) -> JsonObject | None:
-    """Return a file's JSON object, or only the entries with these keys; None if there is no such file."""
+    """Return a file's JSON object, or only the entries with these keys; None without the file or the entries."""
     if not os.path.lexists(path):
         return None
     values = store.read_json(path)
     if keys is None:
         return values
-    return {key: values[key] for key in keys if key in values}
+    return {key: values[key] for key in keys if key in values} or None
 
 
 def _last_with_key(records: list[JsonObject], key: str) -> JsonObject | None:

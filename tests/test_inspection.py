@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from albert_cli import store
+from albert_cli.data.records import BuildSettings
 from albert_cli.errors import CheckpointError
 from albert_cli.inspection import inspect_directory
+from tests.helpers.data_directories import build
 
 
 def test_inspect_data_shows_sizes_and_examples(tiny_data: Path) -> None:
@@ -32,6 +34,16 @@ def test_inspect_data_without_examples_has_no_step(tiny_data: Path) -> None:
     facts = inspect_directory(tiny_data).to_json()
     assert "sample" in facts
     assert not facts.keys() & {"examples", "step", "seed", "batch_size"}
+
+
+def test_inspect_weighted_data_has_bytes_per_token_of_text(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"Kra bade wi luma {number}. Ste nepi roro." for number in range(60)))
+    once = build([str(text)], tiny_vocabulary, tmp_path / "once", BuildSettings(holdout=0.1)).facts
+    build([f"{text}@5"], tiny_vocabulary, tmp_path / "more", BuildSettings(holdout=0.1))
+    shown = f"{once.bytes_read / once.tokens_read:.2f} bytes per token"
+    for name in ("once", "more"):
+        assert shown in inspect_directory(tmp_path / name).format()
 
 
 def test_inspect_vocabulary_shows_its_size(tiny_vocabulary: Path) -> None:
@@ -79,6 +91,24 @@ def test_inspect_run_that_stopped_before_its_first_step(tmp_path: Path) -> None:
     inspection = inspect_directory(tmp_path)
     assert inspection.kind == "run"
     assert "diverged" in inspection.format()
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ({"kind": "suite", "tasks": {}, "tasks_scored": 1, "mean_of_tasks": 61.5}, "61.5"),
+        ({"kind": "search", "points": [], "best": {"median": 0.55, "values": {"lr": "1e-3"}}}, "0.55"),
+        ({"kind": "verify", "average": {"published": 80.0, "measured": 79.5}, "reached": True}, "79.5"),
+    ],
+)
+def test_inspect_shows_the_score_of_every_result(result: dict[str, object], shown: str, tmp_path: Path) -> None:
+    store.write_json(tmp_path / "results.json", result)
+    assert shown in inspect_directory(tmp_path).format()
+
+
+def test_inspect_leaves_out_results_without_known_keys(tmp_path: Path) -> None:
+    store.write_json(tmp_path / "results.json", {"kind": "other"})
+    assert "results" not in inspect_directory(tmp_path).content
 
 
 def test_inspect_rejects_anything_else(tmp_path: Path) -> None:

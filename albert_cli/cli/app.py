@@ -227,11 +227,10 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
     """Run an `albert` command in this process; return its exit code and what it and its ranks print on stdout."""
     settings = dataclasses.replace(console.settings)  # a copy, because the command changes them
     argv = sys.argv
-    sys.argv = ["albert", *arguments]  # the command starts its ranks with these arguments
-    if settings.quiet:
-        sys.argv.append("--quiet")
-    if settings.debug:
-        sys.argv.append("--debug")
+    flags = {"--quiet": settings.quiet, "--debug": settings.debug}
+    options = [name for name, is_set in flags.items() if is_set]
+    end = arguments.index("--") if "--" in arguments else len(arguments)  # words after "--" are no options
+    sys.argv = ["albert", *arguments[:end], *options, *arguments[end:]]  # the command starts its ranks with these
     code = 0
     stdout = os.dup(1)  # ranks are processes: they write to the file descriptor, not to `sys.stdout`
     with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:

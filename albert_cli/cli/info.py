@@ -96,7 +96,9 @@ def quickstart(
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.")] = Path("quickstart"),
     text: Annotated[
         list[str] | None,
-        typer.Option(metavar="SOURCE", help="Your unlabeled text, sources as for `albert vocab`; may be repeated."),
+        typer.Option(
+            metavar="SOURCE", help="Your unlabeled text, sources as for `albert vocab`, but not -; may be repeated."
+        ),
     ] = None,
     table: Annotated[
         str | None, typer.Option(metavar="DIR", help="Your labeled table: a folder with train and dev, or one file.")

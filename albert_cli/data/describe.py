@@ -97,6 +97,7 @@ class DataDescription:
     vocab_size: int
     dtype: str
     bytes_read: int
+    tokens_read: int
     unigram_entropy_nats: float | None
     heldout_entropy_nats: float | None
     lengths_by_unit: dict[str, LengthStatistics]
@@ -134,6 +135,7 @@ def describe_data(directory: Path, settings: PairSettings, seed: int, request: E
         vocab_size=facts.vocab_size,
         dtype=facts.dtype,
         bytes_read=facts.bytes_read,
+        tokens_read=facts.tokens_read,
         unigram_entropy_nats=facts.unigram_entropy_nats,
         heldout_entropy_nats=facts.heldout_entropy_nats,
         lengths_by_unit=measure_lengths(corpus, seed),
@@ -166,9 +168,8 @@ def _format_sizes(description: DataDescription) -> list[str]:
     for unit, lengths in description.lengths_by_unit.items():
         values = (lengths.mean, lengths.p5, lengths.p50, lengths.p95)
         length_rows.append([f"tokens per {unit}", *(f"{value:,.1f}" for value in values)])
-    n_tokens = sum(counts.tokens for counts in description.totals.values())
     megabytes = description.bytes_read / 1e6
-    bytes_per_token = description.bytes_read / max(n_tokens, 1)
+    bytes_per_token = description.bytes_read / max(description.tokens_read, 1)
     lines = [
         format_totals(description.totals),
         "",

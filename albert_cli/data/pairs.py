@@ -15,7 +15,7 @@ Intended differences from the released data generator (`create_pretraining_data.
 - a document of one sentence gives one segment without a label; the generator adds a segment of a random document and
   labels the pair as swapped;
 - the number of tokens removed from the front of an overlong segment is uniform; the generator tosses a coin per token;
-- the other document of a next-sentence pair is never the first document itself.
+- the other document of a next-sentence pair is never the first document itself, nor a copy of it because of a weight.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def sample_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, s
     chunks = choose_chunks(corpus, anchor, target, hash_keys(seed, Stream.BOUNDARY, index))
     has_two_segments = chunks.stop > chunks.boundary
     relation, order_labels = choose_relation(
-        hash_keys(seed, Stream.SWAP, index), has_two_segments, settings.sentence_loss, corpus.n_documents > 1
+        hash_keys(seed, Stream.SWAP, index), has_two_segments, settings.sentence_loss, corpus.n_distinct_documents > 1
     )
     a, b = apply_relation(corpus, chunks, relation, target, index, seed)
     length_a, length_b = truncated_lengths(a.length, b.length, settings.max_seq_length - SPECIALS)
@@ -229,7 +229,7 @@ def choose_relation(
     """Choose the relation and the order label of each example, int8 [B] each.
 
     An example of one segment has the relation IN_ORDER and no label. bits: random, uint64 [B]; has_two_segments: bool
-    [B]; has_other_documents: True if the corpus has several documents.
+    [B]; has_other_documents: True if the corpus has several distinct documents.
     """
     coin = (bits >> np.uint64(63)).astype(np.int8)  # the highest bit: 0 or 1 with equal probability
     if sentence_loss == "sop":
@@ -275,13 +275,19 @@ def apply_relation(
 def _sample_other_document(
     corpus: TokenCorpus, document: Integers, target: Integers, index: Integers, seed: int
 ) -> Segments:
-    """Sample whole sentences of about `target` tokens from a random document other than `document`.
+    """Sample whole sentences of about `target` tokens from a random document other than `document` and its copies.
 
     The first sentence is random. There are fewer tokens if the document ends too early. document, target, index: int64
     [B].
     """
-    other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.n_documents - 1)
-    other += other >= document  # numbers from the document's own number on move up by one, which skips it
+    shard_index = locate(corpus.document_starts, document, "right") - 1
+    copies = corpus.copies[shard_index]
+    shard_documents = np.diff(corpus.document_starts)[shard_index]
+    first_copy = document - (shard_index - corpus.first_copies[shard_index]) * shard_documents
+    other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.n_documents - copies)
+    for number in range(int(copies.max())):
+        copy = first_copy + number * shard_documents
+        other += (number < copies) & (other >= copy)  # numbers from the copy's number on move up by one, which skips it
     bits = hash_keys(seed, Stream.OTHER_SENTENCE, index)
     start = np.empty_like(document)
     stop = np.empty_like(document)

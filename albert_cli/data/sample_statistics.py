@@ -37,7 +37,8 @@ class SampleStatistics:
     short_documents: fraction of the documents that are shorter than a sequence.
     short_document_samples: average number of times that a pass samples such a document.
     full_fraction: fraction of the sequences that have the maximum length.
-    length_fractions: fraction of the sequences in each of `LENGTH_BINS` equal bins of length.
+    length_fractions: fraction of the sequences in each of `LENGTH_BINS` equal bins of length. Bin n has the lengths
+    above `max_seq_length * (n - 1) / LENGTH_BINS`, up to and including `max_seq_length * n / LENGTH_BINS`.
     one_segment_fraction: fraction of the sequences without a segment B.
     label_1_fraction: fraction of the labeled sequences that have the label 1.
     mask_rate: fraction of the positions that are to be predicted.
@@ -74,7 +75,7 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
     sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(sequences, vocabulary, settings, seed, index)
     lengths = np.diff(sequences.offsets)
-    length_counts, _ = np.histogram(lengths, LENGTH_BINS, (0, settings.max_seq_length))
+    length_bins = -(-lengths * LENGTH_BINS // settings.max_seq_length) - 1  # rounded up: a bin includes its upper end
     word_counts = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
     labels = pairs.order_labels[pairs.order_labels >= 0]
     # A pass divides the corpus into strides of this many tokens and samples one example in each stride. So a document
@@ -90,7 +91,7 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
         short_documents=round(short.size / strides_per_document.size, 4),
         short_document_samples=_mean(short),
         full_fraction=round(float((lengths == settings.max_seq_length).mean()), 4),
-        length_fractions=_normalize(length_counts),
+        length_fractions=_normalize(np.bincount(length_bins, minlength=LENGTH_BINS)),
         one_segment_fraction=round(float((pairs.b.length == 0).mean()), 4),
         label_1_fraction=_mean(labels == 1),
         mask_rate=round(spans.positions().size / sequences.ids.size, 4),

@@ -10,15 +10,17 @@ from albert_cli.data.records import UnitCounts
 _MAX_UNPAIRED_FRACTION: Final = 0.5  # of the tokens, in documents of one sentence
 
 
-def warn_missing_pairs(counts: UnitCounts, sentence_loss: str | None = None) -> None:
+def warn_missing_pairs(
+    counts: UnitCounts, sentence_loss: str | None = None, *, has_other_documents: bool = True
+) -> None:
     """Warn if most of the text is in documents of one sentence, or if "nsp" has no second document.
 
     counts: of the train split; sentence_loss: the recipe's `data.sentence_loss`, or None before a recipe is chosen. The
-    warning is then that for "sop".
+    warning is then that for "sop". has_other_documents: True if the text has several distinct documents.
     """
-    if sentence_loss == "nsp" and counts.documents == 1:
+    if sentence_loss == "nsp" and not has_other_documents:
         console.warn(
-            "the data has one document, so there is no other document to take a next sentence from: "
+            "the data has one document, or copies of one, so there is no other document to take a next sentence from: "
             "divide the text into documents, or use -s data.sentence_loss=sop"
         )
     unpaired = counts.unpaired_tokens / max(counts.tokens, 1)

@@ -162,7 +162,9 @@ class TokenCorpus:
     """The shards of one split, addressed by global token positions from 0 to `n_tokens`; no text is held in memory.
 
     token_starts: the global position of each shard's first token, and last the total, int64 [shards + 1];
-    document_starts: the global number of each shard's first document, and last the total, int64 [shards + 1].
+    document_starts: the global number of each shard's first document, and last the total, int64 [shards + 1];
+    copies: how often the corpus contains each shard, one copy after the other, int64 [shards]; first_copies: the index
+    of each shard's first copy, int64 [shards]; n_distinct_documents: number of documents without copies.
     """
 
     def __init__(
@@ -173,17 +175,23 @@ class TokenCorpus:
     ) -> None:
         """Assign global numbers to the tokens and documents of all shards.
 
-        directory: the data directory, None for a corpus in memory. records: the sizes of the shards; without records,
-        every shard is opened to count its tokens.
+        directory: the data directory, None for a corpus in memory. records: the names and the sizes of the shards;
+        copies of a shard have equal names. Without records, every shard is opened to count its tokens.
         """
         self.shards = shards
         self.directory = directory
         if records is None:
-            records = [ShardRecord("", shard.n_documents, shard.n_tokens) for shard in shards]
+            records = [ShardRecord(str(n), shard.n_documents, shard.n_tokens) for n, shard in enumerate(shards)]
         self.token_starts = offsets_from_lengths(np.array([record.tokens for record in records], np.int64))
         self.document_starts = offsets_from_lengths(np.array([record.documents for record in records], np.int64))
         self.n_tokens = int(self.token_starts[-1])
         self.n_documents = int(self.document_starts[-1])
+        _, first_copies, shard_numbers, copies = np.unique(
+            [record.name for record in records], return_index=True, return_inverse=True, return_counts=True
+        )
+        self.first_copies = first_copies[shard_numbers].astype(np.int64)
+        self.copies = copies[shard_numbers].astype(np.int64)
+        self.n_distinct_documents = int(np.diff(self.document_starts)[first_copies].sum())
 
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:

@@ -13,6 +13,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.quickstart.bundled import BundledDataSettings
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import open_table
+from albert_cli.text.sources import STDIN, resolve_sources
 from albert_cli.training.task_recipe import load_recipe
 
 FINETUNE_RECIPE: Final = "mini/table"
@@ -74,10 +75,19 @@ def plan_own_data(
     """Return the plan for the user's own text and table.
 
     max_time, labels, size: the options `--max-time`, `--labels` and `--size`; None for the defaults. overrides: of the
-    fine-tuning recipe. Raises `InputError` if the table has no training data or too few dev rows, and `ConfigError` if
-    `labels` or an override is invalid.
+    fine-tuning recipe. Raises `InputError` if a text is stdin, or if the table has no training data or too few dev
+    rows, and `ConfigError` if `labels` or an override is invalid.
     """
-    settings = load_recipe(FINETUNE_RECIPE, overrides).table
+    if any(source.name == STDIN for source in resolve_sources(text)):
+        raise InputError(
+            "--text -: stdin can be read only once, a quickstart reads it twice", "write it to a file first"
+        )
+    recipe = load_recipe(FINETUNE_RECIPE, overrides)
+    if recipe.data.train_examples != load_recipe(FINETUNE_RECIPE, ()).data.train_examples:
+        raise ConfigError(
+            "-s data.train_examples: --labels sets this key", f"use --labels {recipe.data.train_examples}"
+        )
+    settings = recipe.table
     task = open_table(settings, table)
     if task.train_split is None:
         raise InputError(f"{table}: has no training data", "add a train file to --table")

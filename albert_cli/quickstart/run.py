@@ -1,6 +1,6 @@
 """Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning on samples of the table, report.
 
-A `QuickstartPlan` comes in; the values of the summary go out and are written to `quickstart.json`. Each step is an
+A `QuickstartPlan` comes in; the values of the summary go out and are written to `_RESULT_FILE`. Each step is an
 `albert` command, which is printed so that the user can repeat it, and which does nothing if its output is complete.
 """
 
@@ -33,6 +33,8 @@ InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command a
 # The type of `run` in `run_quickstart`, which prints and runs a command; its arguments are the command's words.
 _Run = Callable[..., JsonObject]
 
+_RESULT_FILE: Final = "quickstart.json"
+_PLAN_FILE: Final = "quickstart-plan.json"
 _MASKED_EXAMPLES: Final = 12  # texts with a masked word, on which the model's guesses are shown
 _EXAMPLE_WORDS: Final = range(8, 17)  # numbers of words of these texts
 
@@ -46,9 +48,9 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 
     def run(*arguments: object) -> JsonObject:
         """Print and run a command; return the output of its `--json`."""
-        words = [str(argument) for argument in arguments]
-        console.info(f"$ albert {shlex.join(words)}")
-        return invoke([*words, "--json"])
+        name, *words = [str(argument) for argument in arguments]
+        console.info(f"$ albert {shlex.join([name, *words])}")
+        return invoke([name, "--json", *words])  # not at the end, because words after "--" are no options
 
     started = time.monotonic()
     report = out / "report.html"
@@ -62,7 +64,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
         # `plan.labels` are numbers of labeled training examples.
         evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
         examples = _fill_masks(run, out, plan, device)
-        run("report", out, "--out", report)
+        run("report", "--out", report, "--", out)
         result = {
             "corpus": corpus_facts,
             "pretraining": pretraining,
@@ -71,13 +73,13 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
             "report": str(report),
             "seconds": _total_seconds(out, started),
         }
-        store.write_json(out / "quickstart.json", result)
+        store.write_json(out / _RESULT_FILE, result)
     return result
 
 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
-    path = out / "plan.json"
+    path = out / _PLAN_FILE
     values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
     if not path.is_file():
         if any(file.name != ".lock" for file in out.iterdir()):
@@ -95,8 +97,14 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     vocabulary = out / "vocabulary"
     data = out / "data"
     sizes = ("--size", plan.vocabulary_size, "--sample-size", plan.sample_size)
-    run("vocab", *plan.text, "--out", vocabulary, *sizes)
-    run("data", *plan.text, "--vocab", vocabulary, "--out", data, "--holdout", 0.03)
+    # After "--", a path may begin with "-".
+    run("vocab", "--out", vocabulary, *sizes, "--", *plan.text)
+    data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, "--", *plan.text)
+    if data_facts["totals"]["heldout"]["documents"] == 0:
+        console.warn(
+            "nothing is held out, because the text is one document, or copies of one, so pretraining has no MLM loss: "
+            "divide the text into documents by blank lines, or use several files"
+        )
     _warn_about_table(data, plan)
     schedule = ("--max-time", plan.max_time, "-s", "train.eval_every=400")  # often enough for a curve in the report
     return run("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", *schedule, "--device", device)
@@ -132,7 +140,7 @@ def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: st
 
 def _total_seconds(out: Path, started: float) -> float:
     """Return the seconds of the first complete run; a repeated run takes no time, because its steps are finished."""
-    previous = out / "quickstart.json"
+    previous = out / _RESULT_FILE
     if previous.is_file():
         return float(store.read_json(previous)["seconds"])
     return round(time.monotonic() - started, 1)
@@ -149,7 +157,8 @@ def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list
     filled_texts = []
     if examples:
         masked_texts = [text for text, _ in examples]
-        filled_texts = run("fill-mask", out / "pretrain", *masked_texts, "--device", device)["texts"]
+        # After "--", a text may begin with "-".
+        filled_texts = run("fill-mask", "--device", device, "--", out / "pretrain", *masked_texts)["texts"]
     rows = []
     for (text, word), filled_text in zip(examples, filled_texts, strict=True):
         guesses = [f"{guess['text']} {guess['probability']:.0%}" for guess in filled_text["masks"][0]]

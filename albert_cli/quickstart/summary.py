@@ -96,9 +96,6 @@ def conclude(differences: Mapping[str, Mapping[str, Any]]) -> str:
 
 def format_summary(result: Mapping[str, Any]) -> str:
     """Format a quickstart's result: the pretraining loss, the scores, some guesses of masked words, the conclusion."""
-    pretraining = result["pretraining"]
-    gain = pretraining["below_unigram_entropy"]  # positive if the loss is below the entropy
-    side = "above" if gain >= 0 else "below"
     scores = result["task"]  # by number of labels and model
     headers = ("labels", *(f"{int(count):,}" for count in scores))
     rows = []
@@ -106,8 +103,7 @@ def format_summary(result: Mapping[str, Any]) -> str:
         if all(name in by_model for by_model in scores.values()):
             rows.append((title, *(_format_scores(by_model[name]) for by_model in scores.values())))
     lines = [
-        f"held-out MLM loss {pretraining['mlm_loss']:.3f} nats, unigram entropy "
-        f"{pretraining['unigram_entropy']:.3f} ({abs(gain):.3f} {side} the loss)",
+        _format_loss(result["pretraining"]),
         "",
         f"{result['title']}: {result['metric']} on the development set, the median and every seed",
         console.format_table(headers, rows),
@@ -120,6 +116,16 @@ def format_summary(result: Mapping[str, Any]) -> str:
         lines += ["masked words in texts of the development set:", *examples, ""]
     seconds = console.format_duration(result["seconds"])
     return "\n".join([*lines, f"report: {result['report']}  ({seconds})", "", result["conclusion"]])
+
+
+def _format_loss(pretraining: Mapping[str, Any]) -> str:
+    """Return a line with the held-out MLM loss; pretraining: the output of `albert pretrain`."""
+    gain = pretraining.get("below_unigram_entropy")  # positive if the loss is below the entropy
+    if gain is None:
+        return "no text is held out, so there is no MLM loss"
+    side = "above" if gain >= 0 else "below"
+    entropy = f"unigram entropy {pretraining['unigram_entropy']:.3f} ({abs(gain):.3f} {side} the loss)"
+    return f"held-out MLM loss {pretraining['mlm_loss']:.3f} nats, {entropy}"
 
 
 def _format_verdicts(scores: Mapping[str, JsonObject]) -> list[str]:

@@ -110,7 +110,8 @@ def open_inputs(
         except CheckpointError as error:
             raise CheckpointError(f"{recipe}: evaluation: {error.message}", error.hint) from None
         facts = read_data_facts(data)
-        warn_missing_pairs(facts.totals["train"], loaded.data.sentence_loss)
+        has_other_documents = train.n_distinct_documents > 1
+        warn_missing_pairs(facts.totals["train"], loaded.data.sentence_loss, has_other_documents=has_other_documents)
         corpora = PretrainingCorpora(train, heldout, vocabulary, facts.unigram_entropy_nats, evaluation)
         yield PretrainInputs(loaded, corpora, store.fingerprint(data), torch_device, group)
 

@@ -31,6 +31,14 @@ def test_measure_sample_counts_short_documents(length: int, samples: float | Non
     assert (sample.short_document_samples, sample.examples_per_pass) == (samples, examples)
 
 
+def test_measure_sample_counts_length_in_bin_that_ends_there() -> None:
+    corpus = numbered_corpus([[[29]] * 50])  # 31 positions with [CLS] and [SEP]
+    of_248 = measure_sample(corpus, FakeVocabulary(), PairSettings(248), 0)
+    assert of_248.length_fractions == [1, 0, 0, 0, 0, 0, 0, 0]
+    of_62 = measure_sample(corpus, FakeVocabulary(), PairSettings(62, short_sequence_probability=0), 0)
+    assert of_62.length_fractions == [0, 0, 0, 1, 0, 0, 0, 0]
+
+
 def test_measure_sample_without_labels_has_no_fraction() -> None:
     sample = measure_sample(numbered_corpus([[[9]] * 50]), FakeVocabulary(), PairSettings(64), 0)
     assert sample.label_1_fraction is None and sample.one_segment_fraction == 1

@@ -20,10 +20,9 @@ WriteText = Callable[[str], Path]
         (UnitCounts(10, 10, 100, 100), None, "100% of the text is in documents of one sentence"),
         (UnitCounts(10, 30, 100, 51), "sop", "51% of the text"),
         (UnitCounts(10, 10, 100, 100), "three-way", "-s data.sentence_loss=none"),
-        (UnitCounts(1, 30, 100, 0), "nsp", "one document"),
         (UnitCounts(10, 30, 100, 50), "sop", ""),
         (UnitCounts(10, 10, 100, 100), "none", ""),
-        (UnitCounts(1, 30, 100, 0), "sop", ""),
+        (UnitCounts(2, 30, 100, 0), "nsp", ""),
         (UnitCounts(), None, ""),
     ],
 )
@@ -31,6 +30,13 @@ def test_warn_missing_pairs_names_the_remedy(
     counts: UnitCounts, loss: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warn_missing_pairs(counts, loss)
+    error = capsys.readouterr().err
+    assert message in error if message else not error
+
+
+@pytest.mark.parametrize(("loss", "message"), [("nsp", "one document, or copies of one"), ("sop", "")])
+def test_nsp_warns_without_other_documents(loss: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    warn_missing_pairs(UnitCounts(2, 30, 100, 0), loss, has_other_documents=False)
     error = capsys.readouterr().err
     assert message in error if message else not error
 

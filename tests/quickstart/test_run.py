@@ -12,6 +12,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.errors import BusyError
+from albert_cli.inspection import inspect_directory
 from albert_cli.quickstart import plan as plans
 from albert_cli.quickstart.run import _require_same_plan
 from tests.helpers.command import albert
@@ -27,31 +28,44 @@ def sentence(rng: random.Random) -> tuple[str, str]:
     return " ".join(words), topic
 
 
+def write_own_data(
+    folder: Path, name: str = "text.txt", separator: str = "\n\n", prefix: str = ""
+) -> tuple[Path, Path]:
+    """Write unlabeled text and a table with 60 training and 40 dev rows; return both paths.
+
+    name: of the text; separator: between its parts, by default documents; prefix: of each review.
+    """
+    rng = random.Random(0)
+    text = folder / name
+    documents = [". ".join(sentence(rng)[0] for _ in range(5)) + "." for _ in range(400)]
+    text.write_text(separator.join(documents) + "\n")
+    for split, count in (("train", 60), ("dev", 40)):
+        reviews = [sentence(rng) for _ in range(count)]
+        rows = [json.dumps({"review": prefix + review, "label": label}) for review, label in reviews]
+        (folder / "table").mkdir(exist_ok=True)
+        (folder / "table" / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    return text, folder / "table"
+
+
 @pytest.fixture
 def own_data(tmp_path: Path) -> tuple[Path, Path]:
-    """Unlabeled text, and a table with 60 training and 40 dev rows."""
-    rng = random.Random(0)
-    text = tmp_path / "text.txt"
-    documents = [". ".join(sentence(rng)[0] for _ in range(5)) + "." for _ in range(400)]
-    text.write_text("\n\n".join(documents) + "\n")
-    for split, count in (("train", 60), ("dev", 40)):
-        rows = [json.dumps(dict(zip(("review", "label"), sentence(rng), strict=True))) for _ in range(count)]
-        (tmp_path / "table").mkdir(exist_ok=True)
-        (tmp_path / "table" / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
-    return text, tmp_path / "table"
+    return write_own_data(tmp_path)
 
 
-def test_own_data_runs_every_step_and_resumes(
-    own_data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, table = own_data
-
+@pytest.fixture
+def one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a quickstart on the user's data fine-tune one seed, which takes less time."""
     plan_own_data = plans.plan_own_data
 
-    def one_seed(*arguments: Any) -> plans.QuickstartPlan:
+    def plan_one_seed(*arguments: Any) -> plans.QuickstartPlan:
         return dataclasses.replace(plan_own_data(*arguments), runs=1)
 
-    monkeypatch.setattr(plans, "plan_own_data", one_seed)
+    monkeypatch.setattr(plans, "plan_own_data", plan_one_seed)
+
+
+@pytest.mark.usefixtures("one_seed")
+def test_own_data_runs_every_step_and_resumes(own_data: tuple[Path, Path], tmp_path: Path) -> None:
+    text, table = own_data
     command = ["quickstart", "--text", text, "--table", table, "--size", 40, "--max-time", "1s", "--labels", 20]
     command[5:5] = ["-s", "table.text=review"]
     ended = albert(*command, "--out", tmp_path / "out", "--device", "cpu")
@@ -60,6 +74,8 @@ def test_own_data_runs_every_step_and_resumes(
     assert set(result["task"]["20"]) == {"pretrained", "init", "random", "classical", "majority"}
     assert result["differences"]["20"]["classical"]["seeds"] == 1
     assert ended.out.rstrip().endswith(result["conclusion"])
+    assert inspect_directory(tmp_path / "out").kind == "quickstart"
+    assert result["conclusion"] in albert("inspect", tmp_path / "out").out
     for name in ("vocab", "data", "pretrain", "eval", "report"):
         assert f"$ albert {name} " in ended.err
     assert (tmp_path / "out" / "report.html").is_file()
@@ -67,6 +83,19 @@ def test_own_data_runs_every_step_and_resumes(
     assert again.out == ended.out
     changed = albert(*command[:-1], "30", "--out", tmp_path / "out", expect=6)
     assert "a quickstart with other options" in changed.err
+
+
+@pytest.mark.usefixtures("one_seed")
+def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, table = write_own_data(tmp_path, "-text.txt", separator=" ", prefix="- ")
+    monkeypatch.chdir(tmp_path)
+    options = ["--size", 36, "--max-time", "1s", "--labels", 20, "-s", "table.text=review", "--device", "cpu"]
+    ended = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out", "--quiet")
+    assert "no MLM loss" in ended.out
+    examples = store.read_json(tmp_path / "out" / "quickstart.json")["examples"]
+    assert examples and all(row["sentence"].startswith("- ") for row in examples)
+    again = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out")
+    assert again.out == ended.out and "nothing is held out" in again.err
 
 
 @pytest.mark.parametrize(
@@ -87,6 +116,13 @@ def test_own_data_runs_every_step_and_resumes(
         (["--text", "{text}"], 2, "needs both --text and --table"),
         (["--text", "{text}", "--table", "{table}", "-s", "table.text=body"], 3, "no column 'body'"),
         (["-s", "table.text=review"], 2, "needs both --text and --table"),
+        (["--text", "-", "--table", "{table}", "-s", "table.text=review"], 3, "--text -: stdin"),
+        (["--text", "-@2", "--table", "{table}", "-s", "table.text=review"], 3, "--text -: stdin"),
+        (
+            ["--text", "{text}", "--table", "{table}", "-s", "table.text=review", "-s", "data.train_examples=30"],
+            2,
+            "--labels sets this key",
+        ),
     ],
 )
 def test_wrong_own_data_is_one_clear_line(
@@ -104,4 +140,5 @@ def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:
         _require_same_plan(tmp_path, plans.SMOKE)
     with pytest.raises(BusyError, match="other options"):
         _require_same_plan(tmp_path, plans.FULL)
-    assert store.read_json(tmp_path / "plan.json")["runs"] == 2
+    assert store.read_json(tmp_path / "quickstart-plan.json")["runs"] == 2
+    assert inspect_directory(tmp_path).kind == "unfinished quickstart"

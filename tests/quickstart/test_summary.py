@@ -79,6 +79,12 @@ def test_conclusion_without_a_baseline_names_the_controls() -> None:
     assert "no classical baseline" in conclude({"500": {"init": difference(0.1, 0.05, 0.2)}})
 
 
+def test_format_summary_without_heldout_text_has_no_loss() -> None:
+    result = result_of({"125": evaluation([0.47, 0.48, 0.49], classical=0.44)})
+    result["pretraining"] = {}
+    assert "no text is held out" in format_summary(result).splitlines()[0]
+
+
 def test_diverged_control_is_shown_as_such() -> None:
     scores = evaluation([0.47, 0.48, 0.49], classical=0.44)
     scores["controls"]["random"] = {"median": None, "scores_by_seed": {}}
