@@ -359,7 +359,7 @@ class TaskVerdict(Record):
     published: dict[str, float]
     tolerance: float
     scores: dict[str, float] = {}
-    runs: int | None = None
+    runs: int | None = None  # seeds; None if nothing was trained
     reason: str | None = None
 
 

@@ -107,8 +107,8 @@ def read_status(directory: Path) -> DirectoryStatus:
         raise InputError(f"{directory}: no work of albert", "name an output directory of data, pretrain, eval, …")
     commands = [plan.command for plan in plans]  # a finished command removes its plan, so these are unfinished
     # The command of a plan does the plan's units again, so only the other units need commands of their own.
-    others = [unit for unit in units if unit.name not in titles and unit.state in ("failed", "interrupted")]
-    commands += [unit.command for unit in others if unit.command]
+    stopped_units = [unit for unit in units if unit.name not in titles and unit.state in ("failed", "interrupted")]
+    commands += [unit.command for unit in stopped_units if unit.command]
     return DirectoryStatus(str(directory), units, list(dict.fromkeys(commands)))
 
 

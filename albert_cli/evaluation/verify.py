@@ -24,7 +24,7 @@ from albert_cli.errors import (
 from albert_cli.evaluation.output import require_own_output
 from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
-from albert_cli.results import RESULTS, TaskVerdict, VerifyResult
+from albert_cli.results import RESULTS, EvaluationResult, TaskVerdict, VerifyResult
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.registry import average_score, paper_metric_names, paper_metrics
 from albert_cli.training.task_setup import TaskRequest
@@ -137,7 +137,7 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
         published=published,
         tolerance=tolerance,
         scores=scores,
-        runs=request.runs,
+        runs=len(result.seeds) if isinstance(result, EvaluationResult) else None,
     )
 
 

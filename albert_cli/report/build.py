@@ -7,7 +7,7 @@ every other section has its own module. The templates `report.html.jinja` and `r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -147,10 +147,11 @@ def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
     The directory is that of the result. In a suite, where this directory is named after the task, it is the parent.
     """
-    counts = Counter(key for evaluation in evaluations for key in _identity_keys(evaluation))
+    sizes = {evaluation.sample_size for evaluation in evaluations}
+    counts = Counter(key for evaluation in evaluations for key in _identity_keys(evaluation, sizes))
     folders: dict[Path, Path] = {}  # the directory to add, by the path of an ambiguous result
     for evaluation in evaluations:
-        if any(counts[key] > 1 for key in _identity_keys(evaluation)):
+        if any(counts[key] > 1 for key in _identity_keys(evaluation, sizes)):
             path = evaluation.path
             folders[path] = path.parent if path.name == evaluation.record.task else path
     names = short_names(list(dict.fromkeys(folders.values())))
@@ -163,16 +164,19 @@ def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     return renamed
 
 
-def _identity_keys(evaluation: Evaluation) -> list[tuple[object, ...]]:
-    """Return two keys; if two evaluations share one, the page cannot tell their models apart.
+def _identity_keys(evaluation: Evaluation, sizes: Iterable[int]) -> list[tuple[object, ...]]:
+    """Return several keys; if two evaluations share one, the page cannot tell their models apart.
 
-    The first key is that of a cell in the table of scores. The second is that of a point in the curve of scores by
-    number of labeled examples. For a model trained on all examples, `sample_size` is 0, and `num_labeled` counts all.
+    The last key is that of a point in the curve of scores by number of labeled examples. The other keys are those of
+    cells in the table of scores. A result without training can be next to samples of any size, so it has a key for all
+    `sizes`. For a model trained on all examples, `sample_size` is 0, and `num_labeled` counts all.
     """
-    # The strings keep the two keys distinct if their numbers are equal.
+    # The strings keep the keys distinct if their numbers are equal.
     task_and_model = (evaluation.task_identity, evaluation.model)
+    if evaluation.record.training is not None:
+        sizes = [evaluation.sample_size]
     return [
-        (*task_and_model, "sample size", evaluation.sample_size),
+        *((*task_and_model, "sample size", size) for size in sizes),
         (*task_and_model, "labeled", evaluation.num_labeled),
     ]
 

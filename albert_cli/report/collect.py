@@ -107,7 +107,7 @@ class Evaluation:
 
     @property
     def sample_size(self) -> int:
-        """The number of training examples sampled for each seed; 0 if all of them were used."""
+        """The number of training examples sampled for each seed; 0 if all of them were used, or nothing was trained."""
         if self.record.training is None:
             return 0
         requested = self.record.training.train_examples
@@ -117,8 +117,15 @@ class Evaluation:
 
     @property
     def num_labeled(self) -> int:
-        """The number of labeled examples used for training; 0 if unknown."""
+        """The number of labeled examples used for training; 0 if it is unknown, as without training."""
+        if self.record.training is None:
+            return 0
         return self.sample_size or int(self.record.examples.get("train", 0))
+
+    @property
+    def num_dev(self) -> int:
+        """The number of examples that were scored; 0 if unknown."""
+        return sum(count for split, count in self.record.examples.items() if split != "train")
 
     @property
     def control_rank(self) -> int:
@@ -293,8 +300,11 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     records = {path: record for path in paths if (record := _read_task_score(path)) is not None}
     evals = [path for path, record in records.items() if isinstance(record, EvaluationResult)]
     ensembles = [path for path, record in records.items() if isinstance(record, EnsembleResult)]
-    runs = [path for path, record in records.items() if isinstance(record, RunResult | ScoredResult)]
-    separate_runs = [path for path in runs if not set(path.parents) & set(evals)]
+    separate_runs = [
+        path
+        for path, record in records.items()
+        if isinstance(record, ScoredResult) or (isinstance(record, RunResult) and not _is_run_of_eval(path, evals))
+    ]
     evaluations = []
     for path in (*evals, *ensembles, *separate_runs):
         record = records[path]
@@ -307,6 +317,11 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
                 curves.append(curve)
         evaluations.append(Evaluation(_model_name(record, checkpoints), record, curves, path, folders))
     return evaluations
+
+
+def _is_run_of_eval(path: Path, evals: Sequence[Path]) -> bool:
+    """Return True for a run of a seed, of a control or of an intermediate task: `run-SEED` below an `eval` result."""
+    return path.name.startswith("run-") and not set(path.parents).isdisjoint(evals)
 
 
 def _read_task_score(directory: Path) -> TaskScore | None:

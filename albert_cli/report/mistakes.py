@@ -139,7 +139,7 @@ def _tabulate_mistakes(examples: Sequence[ExampleLines]) -> Table:
     for lines in examples:
         first = lines[0]  # the texts and the label are the same in all runs
         texts = [_format_text(first.get(name)) for name in fields]
-        label = _format_text(first.get("answers", first.get("label"))) or "no answer"
+        label = _format_text(first.get("answers", first.get("label"))) or _empty_title(first)
         rows.append([*texts, label, _format_predictions(lines), f"{_mean_error(lines):.2f}"])
     return Table(headers, rows)
 
@@ -159,9 +159,14 @@ def _format_text(value: object) -> str:
     return text[: _MAX_CHARACTERS - 1] + "…"
 
 
+def _empty_title(line: PredictionLine) -> str:
+    """Return the words for an empty label or prediction."""
+    return "no answer" if prediction_kind(line) == "span" else "no class"
+
+
 def _format_predictions(lines: ExampleLines) -> str:
     """Format the prediction of all runs, or each of several predictions with the number of its runs."""
-    counts = Counter(_format_text(line["prediction"]) or "no answer" for line in lines)
+    counts = Counter(_format_text(line["prediction"]) or _empty_title(line) for line in lines)
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{prediction} ({count} of {len(lines)})" for prediction, count in counts.most_common())

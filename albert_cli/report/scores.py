@@ -19,6 +19,7 @@ from albert_cli.report.collect import CLASSICAL_BASELINE, Evaluation
 from albert_cli.report.figures import DotRow, Figure, LegendEntry, LineSeries, TrendSeries
 from albert_cli.report.render import Cell, Table
 from albert_cli.results import EnsembleResult, EvaluationResult, RunResult, ScoredResult, standard_error
+from albert_cli.tasks.base import TEST_SUFFIX
 from albert_cli.tasks.published import load_published_scores
 from albert_cli.tasks.registry import paper_metric_names
 
@@ -65,12 +66,14 @@ def group_by_task(evaluations: Sequence[Evaluation]) -> list[TaskGroup]:
     """Group evaluations by task, controls last.
 
     A group has only the models that were trained on all examples; if there are none, those with the largest sample.
+    Ensembles and scored checkpoints are in every group of their task, because their results have no sample size.
     """
     groups: list[TaskGroup] = []
     for identity in dict.fromkeys(e.task_identity for e in evaluations):
         same_task = [e for e in evaluations if e.task_identity == identity]
         same_task.sort(key=lambda e: (_smaller_samples_last(e), e.control_rank))
-        groups.append([e for e in same_task if e.sample_size == same_task[0].sample_size])
+        size = next((e.sample_size for e in same_task if e.record.training is not None), 0)
+        groups.append([e for e in same_task if e.record.training is None or e.sample_size == size])
     return groups
 
 
@@ -152,8 +155,17 @@ def _group_title(group: TaskGroup) -> str:
 
 
 def _merge_baselines(group: TaskGroup) -> dict[str, float]:
-    """Return the baselines of a task by title; evaluations of a task have equal ones."""
-    return {name: score for e in group for name, score in e.baselines.items()}
+    """Return the baselines of a task by title."""
+    return {title: e.baselines[title] for title, e in _find_baselines(group).items()}
+
+
+def _find_baselines(group: TaskGroup) -> dict[str, Evaluation]:
+    """Return for each baseline's title the evaluation whose baseline counts: that with the most dev examples."""
+    evaluations: dict[str, Evaluation] = {}
+    for e in sorted(group, key=lambda e: e.num_dev, reverse=True):
+        for title in e.baselines:
+            evaluations.setdefault(title, e)
+    return evaluations
 
 
 def _describe_single(evaluation: Evaluation) -> str:
@@ -202,13 +214,14 @@ def _score_cell(evaluation: Evaluation, best: float) -> Cell:
 
 def _baseline_cell(group: TaskGroup, title: str) -> str | Cell:
     """Return a baseline's score, "–" if the task has none; a note names the linear model of the classical baseline."""
-    score = _merge_baselines(group).get(title)
-    if score is None:
+    evaluation = _find_baselines(group).get(title)
+    if evaluation is None:
         return "–"
     notes = []
-    if title == CLASSICAL_BASELINE:
-        notes = [e.record.best_baseline[0] for e in group if e.record.best_baseline][:1]
-    return Cell(format_percent(score), notes)
+    if title == CLASSICAL_BASELINE and evaluation.record.best_baseline is not None:
+        name, _ = evaluation.record.best_baseline
+        notes = [name]
+    return Cell(format_percent(evaluation.baselines[title]), notes)
 
 
 def _draw_scores(group: TaskGroup, colors: Colors) -> Figure:
@@ -250,9 +263,11 @@ def _list_protocols(evaluations: Sequence[Evaluation], groups: Sequence[TaskGrou
 def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
     """Return the best median of each task next to published scores; None if no task has published scores.
 
-    A task whose published scores have several metrics, such as F1 and exact match, has all of them in its cells.
+    Published scores are on the development sets, so scores on a test set are left out. A task whose published scores
+    have several metrics, such as F1 and exact match, has all of them in its cells.
     """
     published = load_published_scores()  # scores times 100, by model, task and metric
+    groups = [group for group in groups if not group[0].record.title.endswith(TEST_SUFFIX)]
     groups = [group for group in groups if any(group[0].record.task in scores for scores in published.values())]
     models = [model for model, scores in published.items() if any(group[0].record.task in scores for group in groups)]
     if not groups:
@@ -322,9 +337,10 @@ def _scores_by_count(group: TaskGroup) -> dict[str, dict[float, list[float]]]:
     scores: dict[str, dict[float, list[float]]] = {}
     for e in group:
         scores.setdefault(e.model, {})[e.num_labeled] = sorted(e.scores.values())
-    for e in group:
-        for title, score in e.baselines.items():
-            scores.setdefault(title, {})[e.num_labeled] = [score]
+    for count in sorted({e.num_labeled for e in group}):
+        baselines = _merge_baselines([e for e in group if e.num_labeled == count])
+        for title, score in baselines.items():
+            scores.setdefault(title, {})[count] = [score]
     return {name: dict(sorted(by_count.items())) for name, by_count in scores.items()}
 
 

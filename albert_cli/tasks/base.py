@@ -33,6 +33,7 @@ from albert_cli.tasks.metrics import Array as Array
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.text.vocabulary import Vocabulary
 
+TEST_SUFFIX = " (test)"  # of the title of a task that is scored on its test splits
 PREDICTIONS = "predictions.dev.jsonl"
 EvaluationSplit = Literal["dev", "test"]
 EVALUATION_TOKENS = 16_384  # tokens per batch without gradients: a bound on memory, without effect on the results
@@ -171,7 +172,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
             return scored
         if not self.test_splits:
             raise InputError(f"{self.title}: found no test data", "add a labeled test file to the --data directory")
-        title = f"{self.title} (test)"
+        title = self.title + TEST_SUFFIX
         return dataclasses.replace(scored, title=title, dev_splits=self.test_splits, test_splits=())
 
     def overrides_from_checkpoint(self, finetuned: hub.FinetunedTask) -> list[str]:

@@ -84,6 +84,8 @@ def test_verify_score_within_tolerance_is_reached(tmp_path: Path, checkpoint: Pa
     printed = format_result(result)
     for text in ("Avg of 1", "sst2", "reached", "skipped: "):
         assert text in printed
+    scored = verify_scores(file, data, tmp_path / "scored", str(tmp_path / "out" / "sst2" / "run-0"))
+    assert scored.tasks["sst2"] == result.tasks["sst2"].model_copy(update={"runs": None}), "nothing was trained"
 
 
 def test_verify_score_below_tolerance_exits_with_7(tmp_path: Path, checkpoint: Path, data: Path) -> None:

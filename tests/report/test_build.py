@@ -97,6 +97,44 @@ def test_ensemble_is_not_compared_with_published_scores(tmp_path: Path) -> None:
     assert (published["here, best median"], published["BERT-large"]) == ("62.0", "70.4")
 
 
+def test_untrained_results_are_shown_next_to_samples(tmp_path: Path) -> None:
+    sample = {"train_examples": 100, "examples": {"train": 100, "dev": 277}, "checkpoint": "abc"}
+    write_eval(tmp_path / "w" / "few", [0.61, 0.63], **sample)
+    for name, result in (("together", ensemble_result(0.657)), ("alone", scored_result(0.5, checkpoint="abc"))):
+        (tmp_path / "w" / name).mkdir()
+        result.write(tmp_path / "w" / name / "results.json")
+    row = read_scores(tmp_path / "w")["RTE accuracy"]
+    models = ("checkpoint abc (few)", "ensemble of 2", "checkpoint abc (alone)")
+    assert [value(row[model]) for model in models] == [62.0, 65.7, 50.0]
+    assert read_label_curve(tmp_path / "report.md") == {}, "the size of their training set is unknown"
+
+
+def test_scored_result_below_an_evaluation_is_shown(tmp_path: Path) -> None:
+    write_eval(tmp_path / "w" / "rte", [0.61, 0.63], checkpoint="abc")
+    for name, title in (("rte/test", "RTE (test)"), ("rte/run-0/dev", "RTE")):
+        (tmp_path / "w" / name).mkdir()
+        scored_result(0.59, title=title, checkpoint="def").write(tmp_path / "w" / name / "results.json")
+    (tmp_path / "w" / "rte" / "mnli" / "run-0").mkdir(parents=True)
+    run_result(0.8, task="mnli", title="MNLI").write(tmp_path / "w" / "rte" / "mnli" / "run-0" / "results.json")
+    rows = read_scores(tmp_path / "w")
+    assert rows.keys() == {"RTE accuracy", "RTE (test) accuracy"}
+    assert value(rows["RTE accuracy"]["checkpoint def"]) == value(rows["RTE (test) accuracy"]["checkpoint def"]) == 59.0
+    published = find_table((tmp_path / "report.md").read_text(), "here, best median")
+    assert [row["task"] for row in published] == ["RTE accuracy"], "published scores are on the dev sets"
+
+
+def test_baselines_are_those_of_the_largest_dev_set(tmp_path: Path) -> None:
+    for name, dev, linear, score in (("a", 277, "words", 0.58), ("b", 50, "characters", 0.7)):
+        write_eval(
+            tmp_path / "w" / name, [0.6], checkpoint=name, majority=score - 0.05, dev_examples=dev % 277,
+            examples={"train": 2490, "dev": dev}, baselines={linear: {"accuracy": score}},
+        )  # fmt: skip
+    write_eval(tmp_path / "w" / "few", [0.5], train_examples=100, checkpoint="a", majority=0.53)
+    row = read_scores(tmp_path / "w")["RTE accuracy"]
+    assert (row["majority class"], row["classical baseline"].split()) == ("53.0", ["58.0", "words"])
+    assert read_label_curve(tmp_path / "report.md")["classical baseline"]["2,490"] == "58.0"
+
+
 def test_results_of_one_model_get_directory_names(tmp_path: Path) -> None:
     for name, scores in (("short", [0.5, 0.6]), ("long", [0.7, 0.8])):
         for task in ("rte", "wnli"):

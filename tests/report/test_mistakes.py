@@ -86,6 +86,18 @@ def test_mistakes_of_spans_show_questions_and_answers(tmp_path: Path) -> None:
     assert "82.1" in text and "ALBERT-base v2" in text, "published scores"
 
 
+def test_mistakes_of_texts_without_classes_are_shown(tmp_path: Path) -> None:
+    write_result(tmp_path, metric="micro_f1")
+    probabilities = {"sad": 0.4, "glad": 0.7}
+    lines = [
+        {"id": "a", "text": "x", "label": ["sad"], "prediction": [], "probabilities": probabilities},
+        {"id": "b", "text": "y", "label": [], "prediction": ["glad"], "probabilities": probabilities},
+    ]
+    write_predictions(tmp_path, lines)
+    text = page_text(tmp_path, tmp_path / "report.html")
+    assert text.count("no class") == 2 and "no answer" not in text
+
+
 def test_mistakes_of_values_are_ranked_by_distance(tmp_path: Path) -> None:
     write_result(tmp_path, task="stsb", metric="pearson", score=0.9)
     lines = [{"id": str(i), "label": i / 2, "prediction": i / 2 + (2 if i == 3 else 0.1)} for i in range(6)]
