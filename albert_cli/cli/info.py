@@ -97,7 +97,7 @@ def quickstart(
     text: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SOURCE", help="Your unlabeled text, sources as for `albert vocab`, but not -; may be repeated."
+            metavar="SOURCE", help="Your unlabeled text, sources as for `albert vocab` except -; may be repeated."
         ),
     ] = None,
     table: Annotated[

@@ -280,7 +280,7 @@ def _sample_other_document(
     The first sentence is random. There are fewer tokens if the document ends too early. document, target, index: int64
     [B].
     """
-    shard_index = locate(corpus.document_starts, document, "right") - 1
+    shard_index = np.searchsorted(corpus.document_starts, document, "right") - 1
     copies = corpus.copies[shard_index]
     shard_documents = np.diff(corpus.document_starts)[shard_index]
     first_copy = document - (shard_index - corpus.first_copies[shard_index]) * shard_documents

@@ -80,13 +80,12 @@ def plan_own_data(
     """
     if any(source.name == STDIN for source in resolve_sources(text)):
         raise InputError(
-            "--text -: stdin can be read only once, a quickstart reads it twice", "write it to a file first"
+            "--text -: stdin can be read once, but a quickstart reads it twice", "write it to a file first"
         )
     recipe = load_recipe(FINETUNE_RECIPE, overrides)
-    if recipe.data.train_examples != load_recipe(FINETUNE_RECIPE, ()).data.train_examples:
-        raise ConfigError(
-            "-s data.train_examples: --labels sets this key", f"use --labels {recipe.data.train_examples}"
-        )
+    train_examples = recipe.data.train_examples
+    if train_examples != load_recipe(FINETUNE_RECIPE, ()).data.train_examples:
+        raise ConfigError("-s data.train_examples: --labels sets this key", f"use --labels {train_examples}")
     settings = recipe.table
     task = open_table(settings, table)
     if task.train_split is None:
