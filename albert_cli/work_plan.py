@@ -78,7 +78,7 @@ def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
         if is_new and list(out.glob("*")) == [path]:
             path.unlink()
             out.rmdir()
-        elif isinstance(error, BusyError | ConfigError) and not is_new:
+        elif isinstance(error, BusyError | ConfigError) and not is_new and out.is_dir():
             if previous is None:
                 path.unlink(missing_ok=True)
             else:

@@ -113,7 +113,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def describe_collapse(self, outputs: AnswerSpans, features: SpanFeatures) -> str | None:
         """Describe outputs that answer no question, or all by the same character offsets; return None for others.
 
-        Answers with the same offsets are no collapse if the gold answers have the same offsets, too.
+        Answers with the same offsets are no collapse if these are the offsets of all gold answers.
         """
         has_gold_answer = features.answer.any()  # the positions of a gold answer are not 0
         if has_gold_answer and self.is_unanswered(float(outputs.null_score.min())):
@@ -122,7 +122,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         best = outputs.offsets[:-1][has_span]  # the index of each question's best span
         spans = np.stack([outputs.start[best], outputs.end[best]])
         is_constant = len(best) > 1 and (spans == spans[:, :1]).all()
-        if is_constant and len(features.gold_spans) != 1:
+        if is_constant and features.gold_spans.tolist() != [spans[:, 0].tolist()]:
             return "the same span in every context"
         return None
 
