@@ -64,8 +64,8 @@ def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
     """Write a plan, if it has any units, before the block runs, and remove the plan if the block succeeds.
 
     If the block raises `AlbertError`, and the output directory is new and contains nothing but the plan, both are
-    removed. If the block rejects the command, because the directory belongs to another one, the plan of that one is
-    restored.
+    removed. If the block rejects the command with `BusyError` or `ConfigError` in a directory that existed before, the
+    directory's earlier plan is restored; without an earlier plan, the new plan is removed.
     """
     out = path.parent
     is_new = not out.exists()

@@ -95,8 +95,7 @@ def read_status(directory: Path) -> DirectoryStatus:
     titles = {name: title for plan in plans for name, title in plan.units.items()}
     planned = {name: runs.get(name) or _read_planned_unit(directory, name) for name in titles}
     # A stage is finished if it has a record. The stages of a finished experiment are in no plan.
-    finished_stages = [f"stages/{path.stem}" for path in sorted(directory.glob("stages/*.json"))]
-    planned |= {name: WorkUnitStatus(name, "done") for name in finished_stages}
+    planned |= {name: WorkUnitStatus(name, "done") for name in _iter_finished_stages(directory)}
     planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
     # A run in the directory of a planned unit is a part of the unit.
     runs = {name: unit for name, unit in runs.items() if not _is_below(name, planned)}
@@ -138,6 +137,13 @@ def _add_title(unit: WorkUnitStatus, title: str) -> WorkUnitStatus:
 def _is_below(name: str, planned: Mapping[str, WorkUnitStatus]) -> bool:
     """Return True if a directory is inside the directory of a planned unit."""
     return any(parent.as_posix() in planned for parent in PurePosixPath(name).parents)
+
+
+def _iter_finished_stages(directory: Path) -> Iterator[str]:
+    """Yield the names of the finished stages of all experiments in a directory and below it."""
+    for folder in store.walk_folders(directory):
+        for path in sorted(folder.glob("stages/*.json")):
+            yield (folder / "stages" / path.stem).relative_to(directory).as_posix()
 
 
 def _iter_runs(directory: Path) -> Iterator[WorkUnitStatus]:

@@ -149,3 +149,9 @@ def test_rejected_command_restores_the_plan(error: type[AlbertError], tmp_path: 
     with pytest.raises(InputError), recorded_plan(path, {"run-9": "other"}):
         raise InputError("no such file")
     assert "run-9" in path.read_text(), "the work may continue"
+
+
+def test_status_finished_stages_of_subfolders_are_done(tmp_path: Path) -> None:
+    record_plan(tmp_path / "experiments" / ".work-a.json", {"stages/probe-1": "", "stages/probe-2": ""})
+    store.write_json(tmp_path / "experiments" / "stages" / "probe-1.json", {})
+    assert read_status(tmp_path).counts == {"done": 1, "remaining": 1}

@@ -162,7 +162,10 @@ def translate_error(error: BaseException) -> AlbertError | None:
         return _file_name_error(error)
     if _is_out_of_memory(error):
         reason = str(error).strip().partition("\n")[0] or "nothing is left"  # a `MemoryError` has no message
-        hint = "lower -s train.micro_batch_size: it needs less memory and computes the same"
+        hint = (
+            "use -s train.checkpoint_activations=true, or lower -s train.micro_batch_size, which changes dropout "
+            "and needs a new --out"
+        )
         return AlbertError(f"out of memory: {reason}", hint)
     translated = from_os_error(error)
     if translated is not None:

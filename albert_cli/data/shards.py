@@ -163,8 +163,8 @@ class TokenCorpus:
 
     token_starts: the global position of each shard's first token, and last the total, int64 [shards + 1];
     document_starts: the global number of each shard's first document, and last the total, int64 [shards + 1];
-    copies: how often the corpus contains each shard, one copy after the other, int64 [shards]; first_copies: the index
-    of each shard's first copy, int64 [shards]; n_distinct_documents: number of documents without copies.
+    copies: number of copies of each shard, which are adjacent, int64 [shards]; first_copies: the index of each shard's
+    first copy, int64 [shards]; n_distinct_documents: number of documents if each shard is counted once.
     """
 
     def __init__(

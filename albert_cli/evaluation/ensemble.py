@@ -20,7 +20,7 @@ from albert_cli.evaluation.output import read_earlier_result, require_own_output
 from albert_cli.evaluation.scoring import SCORING_FILES, load_model, predict_examples, prepare_evaluation
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import format_percent
-from albert_cli.inference.table_predictions import predict_test_file
+from albert_cli.inference.table_predictions import check_test_file, predict_test_file
 from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult, RunResult, read_result
 from albert_cli.tasks.base import Array, Example
 from albert_cli.tasks.table_files import TableFiles
@@ -160,6 +160,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     Only the first checkpoint and one other are in memory at a time.
     """
     first = _prepare_member(name, request, directories[0])
+    check_test_file(first.task)
     inputs = _load_inputs(first, directories)
     metric = first.task.metrics[0]
     outputs = []
@@ -183,7 +184,7 @@ def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
     inputs = first.load_inputs()
     source = first.task.source
     files = source.tables if isinstance(source, TableSource) else source
-    if not isinstance(files, TableFiles | TokenFiles) or not files.is_single_file or "dev" in files.files:
+    if not isinstance(files, TableFiles | TokenFiles) or not files.is_single_file:
         return inputs
     rows = len(inputs.dev_examples)
     results = [read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()]

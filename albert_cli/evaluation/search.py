@@ -166,10 +166,10 @@ def _load_inputs(prepared: PreparedTask, points: Sequence[_GridPoint]) -> Inputs
 def _add_intermediates(
     points: Sequence[_GridPoint], request: TaskRequest, out: Path, opened: OpenCheckpoints
 ) -> list[_GridPoint]:
-    """Fine-tune each intermediate task once; return the points with the resulting model as their initial encoder.
+    """Fine-tune on the intermediate tasks; return the points with the resulting models as their initial encoders.
 
-    Points with different `ENCODER_KEYS` have separate intermediate runs. A point without a missing intermediate task
-    does not change.
+    Points with the same intermediate task and the same values of `ENCODER_KEYS` share a run. A point that needs no
+    intermediate run (`missing_intermediate`) does not change.
     """
     runs: dict[str, Path] = {}  # the directories of intermediate runs, by the name of their folder
     points_with_models = []

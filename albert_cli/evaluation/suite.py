@@ -95,15 +95,13 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         runs = TaskRuns(name, prepared, out, controls)
         train_in_parallel([runs], request)
         result = _evaluate_with_controls(runs, inputs)
-    checkpoint = prepared.checkpoint.directory
     predict: PredictExamples = partial(predict_examples, prepared, precision=result.precision)
     if isinstance(result, EvaluationResult):
-        checkpoint = best_run(out, result)
-        predict = predict_with_run(prepared, checkpoint, result.precision)
+        predict = predict_with_run(prepared, best_run(out, result), result.precision)
     predict_test_file(prepared.task, predict, out)
     if submission_file is not None:
-        tested = checkpoint_for_test_set(result, out, request)
-        predict_test_set = submission.predict_with(name, request, tested, result.precision)
+        checkpoint = checkpoint_for_test_set(result, out, request)
+        predict_test_set = submission.predict_with(name, request, checkpoint, result.precision)
         submission.write_task_submission(prepared.task.name, request.data, submission_file, predict_test_set)
     return result
 
@@ -205,7 +203,8 @@ def _plan_suite(request: TaskRequest, opened: OpenCheckpoints) -> _SuitePlan:
         try:
             prepared = prepare_evaluation(name, request, opened)
             prepared.check_inputs()
-            if prepared.needs_training and prepared.recipe.schedule.epochs is not None:
+            schedule = prepared.recipe.schedule
+            if prepared.needs_training and schedule.epochs is not None and schedule.warmup_steps is not None:
                 # Too few steps for the warmup are an error now, before other tasks train for hours.
                 resolve_schedule(prepared, prepared.load_inputs()).check()
         except MissingDataError as error:

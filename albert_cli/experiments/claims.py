@@ -104,7 +104,7 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     if not estimates:
         return Finding(condition, {}, verdict=NOT_MEASURED)
     numbers = np.array([estimate[0] for estimate in estimates.values()])
-    by_seed = {seed: float(x) if math.isfinite(x) else None for seed, x in zip(estimates, numbers, strict=True)}
+    by_seed = {seed: _finite_or_none(float(estimate[0])) for seed, estimate in estimates.items()}
     if not np.isfinite(numbers).all():
         return Finding(condition, by_seed)
     mean = float(numbers.mean())
@@ -126,6 +126,11 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     low = mean - margin
     high = mean + margin
     return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))
+
+
+def _finite_or_none(value: float) -> float | None:
+    """Return the value, or None if it is NaN or infinite, because JSON has neither."""
+    return value if math.isfinite(value) else None
 
 
 def _compute_left_side(condition: Condition, values: Values) -> dict[int, JackknifeEstimate]:

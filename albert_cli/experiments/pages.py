@@ -100,8 +100,6 @@ class _ReportedClaim(TypedDict):
 class _ReportedExperiment(TypedDict):
     """The keys of an experiment's `results.json` that `list_verdicts` reads."""
 
-    experiment: str
-    scale: str
     claims: list[_ReportedClaim]
 
 
@@ -219,7 +217,7 @@ def _format_value(finding: Finding, value: float | None) -> str:
 def _format_bounds(finding: Finding) -> str:
     if finding.low is None or finding.high is None:
         if len(finding.by_seed) > 1:
-            return "unknown error"
+            return "unknown"
         return "no bounds from a single seed" if finding.by_seed else ""  # "" if nothing was measured
     return "exact" if finding.low == finding.high else f"{finding.low:.4g} … {finding.high:.4g}"
 

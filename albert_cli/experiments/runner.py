@@ -155,7 +155,7 @@ def run_array_job(
     while True:
         plan = make_plan(recipe.load_experiment(name), request)
         record_plan(_plan_path(plan), _list_units(plan))
-        # The measured speeds change the plan, so their stages come first.
+        # A measured speed changes the number of steps of other stages, so the speeds are measured first.
         unfinished = plan.unfinished(plan.speeds) or plan.unfinished(list(plan.stages.values()))
         if not unfinished:  # then another job may be writing the report
             written = retry_while_locked(partial(_lock_and_write_outcome, plan, num_finished, started))
@@ -163,8 +163,8 @@ def run_array_job(
             return written
         # Every job begins its search at another stage, so that two jobs rarely try to lock the same stage.
         offset = array_job.index * len(unfinished) // array_job.count
-        unfinished = [*unfinished[offset:], *unfinished[:offset]]
-        ready = [stage for stage in unfinished if all(plan.is_finished(need) for need in stage.needs)]
+        candidates = [*unfinished[offset:], *unfinished[:offset]]
+        ready = [stage for stage in candidates if all(plan.is_finished(need) for need in stage.needs)]
         # `any` ends at the first stage that this job runs; then the job looks again at what other jobs have finished.
         if any(_run_unless_locked(plan, stage, invoke) for stage in ready):
             num_finished += 1

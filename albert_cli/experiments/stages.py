@@ -229,7 +229,8 @@ class _Planner:
             needs = [member.tasks[task] for member in members if task in member.tasks]
             if len(needs) < len(variant.members):
                 message = f"{self.experiment.name}: a member of {name} has no result on {task} at {self.request.scale}"
-                raise ConfigError(message, "list its members in `variants`, without is_prefix and has_tasks = false")
+                hint = "add all members to the scale's `variants`, and remove is_prefix and has_tasks from them"
+                raise ConfigError(message, hint)
             data = plan_task_data(task, self.request, self.scale)
             argv = ["ensemble", task, *map(self._directory, needs), "--data", data.path, "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"

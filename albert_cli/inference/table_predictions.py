@@ -39,7 +39,7 @@ def find_test_file(task: AnyTask) -> Path | None:
 
 
 def check_test_file(task: AnyTask) -> None:
-    """Read the test file as training and prediction do, so that an error in it costs no training.
+    """Read the test file as training and prediction do, so that an error in it costs no training or scoring.
 
     Raises `InputError` also if the file has a column that the predictions add.
     """

@@ -82,11 +82,9 @@ def plan_own_data(
         raise InputError(
             "--text -: stdin can be read once, but a quickstart reads it twice", "write it to a file first"
         )
-    recipe = load_recipe(FINETUNE_RECIPE, overrides)
-    train_examples = recipe.data.train_examples
-    if train_examples != load_recipe(FINETUNE_RECIPE, ()).data.train_examples:
-        raise ConfigError("-s data.train_examples: --labels sets this key", f"use --labels {train_examples}")
-    settings = recipe.table
+    if any(override.partition("=")[0].strip() == "data.train_examples" for override in overrides):
+        raise ConfigError("-s data.train_examples: --labels sets this key", "use --labels")
+    settings = load_recipe(FINETUNE_RECIPE, overrides).table
     task = open_table(settings, table)
     if task.train_split is None:
         raise InputError(f"{table}: has no training data", "add a train file to --table")

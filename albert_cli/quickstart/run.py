@@ -1,6 +1,6 @@
 """Run the steps of a quickstart: vocabulary, shards, pretraining, fine-tuning on samples of the table, report.
 
-A `QuickstartPlan` comes in; the values of the summary go out and are written to `_RESULT_FILE`. Each step is an
+A `QuickstartPlan` comes in; the values of the summary go out and are written to `quickstart.json`. Each step is an
 `albert` command, which is printed so that the user can repeat it, and which does nothing if its output is complete.
 """
 
@@ -102,8 +102,8 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, "--", *plan.text)
     if data_facts["totals"]["heldout"]["documents"] == 0:
         console.warn(
-            "nothing is held out, because the text is one document, or copies of one, so pretraining has no MLM loss: "
-            "divide the text into documents by blank lines, or use several files"
+            "nothing is held out, because the text is one document, or copies of one, so there is no held-out MLM "
+            "loss: divide the text into documents by blank lines, or use several files"
         )
     _warn_about_table(data, plan)
     schedule = ("--max-time", plan.max_time, "-s", "train.eval_every=400")  # often enough for a curve in the report

@@ -122,7 +122,7 @@ def _format_loss(pretraining: Mapping[str, Any]) -> str:
     """Return a line with the held-out MLM loss; pretraining: the output of `albert pretrain`."""
     gain = pretraining.get("below_unigram_entropy")  # positive if the loss is below the entropy
     if gain is None:
-        return "no text is held out, so there is no MLM loss"
+        return "no text is held out, so there is no held-out MLM loss"
     side = "above" if gain >= 0 else "below"
     entropy = f"unigram entropy {pretraining['unigram_entropy']:.3f} ({abs(gain):.3f} {side} the loss)"
     return f"held-out MLM loss {pretraining['mlm_loss']:.3f} nats, {entropy}"

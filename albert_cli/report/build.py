@@ -168,15 +168,15 @@ def _identity_keys(evaluation: Evaluation, sizes: Iterable[int]) -> list[tuple[o
     """Return several keys; if two evaluations share one, the page cannot tell their models apart.
 
     The last key is that of a point in the curve of scores by number of labeled examples. The other keys are those of
-    cells in the table of scores. A result without training can be next to samples of any size, so it has a key for all
-    `sizes`. For a model trained on all examples, `sample_size` is 0, and `num_labeled` counts all.
+    cells in the table of scores. A result without training is in the table for any sample size, so it has a key for
+    each of `sizes`. For a model trained on all examples, `sample_size` is 0, and `num_labeled` counts all.
     """
     # The strings keep the keys distinct if their numbers are equal.
     task_and_model = (evaluation.task_identity, evaluation.model)
-    if evaluation.record.training is not None:
-        sizes = [evaluation.sample_size]
+    is_trained = evaluation.record.training is not None
+    table_sizes = [evaluation.sample_size] if is_trained else sizes
     return [
-        *((*task_and_model, "sample size", size) for size in sizes),
+        *((*task_and_model, "sample size", size) for size in table_sizes),
         (*task_and_model, "labeled", evaluation.num_labeled),
     ]
 

@@ -161,7 +161,8 @@ def _format_text(value: object) -> str:
 
 def _empty_title(line: PredictionLine) -> str:
     """Return the words for an empty label or prediction."""
-    return "no answer" if prediction_kind(line) == "span" else "no class"
+    titles = {"span": "no answer", "entities": "no entity"}
+    return titles.get(prediction_kind(line), "no class")
 
 
 def _format_predictions(lines: ExampleLines) -> str:

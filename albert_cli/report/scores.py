@@ -66,7 +66,7 @@ def group_by_task(evaluations: Sequence[Evaluation]) -> list[TaskGroup]:
     """Group evaluations by task, controls last.
 
     A group has only the models that were trained on all examples; if there are none, those with the largest sample.
-    Ensembles and scored checkpoints are in every group of their task, because their results have no sample size.
+    Ensembles and scored checkpoints are always in the group of their task, because their results have no sample size.
     """
     groups: list[TaskGroup] = []
     for identity in dict.fromkeys(e.task_identity for e in evaluations):
@@ -160,7 +160,7 @@ def _merge_baselines(group: TaskGroup) -> dict[str, float]:
 
 
 def _find_baselines(group: TaskGroup) -> dict[str, Evaluation]:
-    """Return for each baseline's title the evaluation whose baseline counts: that with the most dev examples."""
+    """Return the evaluation with the most dev examples among those with a baseline, by the baseline's title."""
     evaluations: dict[str, Evaluation] = {}
     for e in sorted(group, key=lambda e: e.num_dev, reverse=True):
         for title in e.baselines:

@@ -20,7 +20,7 @@ from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 
 def walk_folders(directory: Path) -> Iterator[Path]:
-    """Yield a directory and all folders below it that are not hidden, sorted, with linked folders; each only once."""
+    """Yield a directory and all visible and linked folders below it, each once, in the order of their names."""
     seen: set[Path] = set()
     for name, subfolders, _ in os.walk(directory, followlinks=True):
         folder = Path(name)

@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.choice import MAX_OPTIONS, drop_empty_options
-from albert_cli.tasks.columns import find_column, find_named_columns, find_usual_column, missing_column
+from albert_cli.tasks.columns import (
+    find_column,
+    find_named_columns,
+    find_usual_column,
+    label_and_id_columns,
+    missing_column,
+)
 from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.label_cells import is_missing
 from albert_cli.tasks.table_settings import LabelReading, TableSettings
@@ -66,7 +72,8 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
     passage = find_column(table, "text", settings, CHOICE_COLUMN_NAMES)
     question = find_column(table, "question", settings, CHOICE_COLUMN_NAMES)
     label = find_column(table, "label", settings, CHOICE_COLUMN_NAMES)
-    if passage == question:  # one column is either, and the user's name for it decides
+    # The user may name one column for a role whose other usual role finds it too. It is then read only once.
+    if passage == question:
         if settings.text:
             question = None
         else:
@@ -84,10 +91,11 @@ def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int
     """
     if settings.choices:
         return find_named_columns(table, "choices", settings.choices)
-    list_column = find_usual_column(table, CHOICE_COLUMN_NAMES["choices"])
+    excluded = label_and_id_columns(settings)
+    list_column = find_usual_column(table, CHOICE_COLUMN_NAMES["choices"], excluded)
     if list_column is not None:
         return (list_column,)
-    names = [name.strip().lower() for name in table.columns]
+    names = ["" if name in excluded else name.strip().lower() for name in table.columns]
     options = [(name, index) for index, name in enumerate(names) if _OPTION_COLUMN.fullmatch(name)]
     # Sorted by name, because a label A denotes `option_a` even if the column `option_b` is before it.
     return tuple(index for _, index in sorted(options)) if len(options) > 1 else ()
@@ -103,8 +111,8 @@ class ChoiceRow(NamedTuple):
 
     @property
     def has_missing_label(self) -> bool:
-        """True if the label is a usual spelling of a missing value, and neither an option nor an option's name."""
-        return is_missing(self.label, (*self.options, *self.names))
+        """True if the label is empty, or a usual spelling of a missing value but no option and no option's name."""
+        return self.label == "" or is_missing(self.label, (*self.options, *self.names))
 
 
 def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:
@@ -227,6 +235,8 @@ def _choice_label_error(row: ChoiceRow, reading: LabelReading) -> InputError:
     """Return the error for a label that denotes none of the row's options in this reading."""
     message = f"{row.where}: label {row.label!r} names none of {len(row.options)} choices"
     hint = f"write {LABEL_DESCRIPTIONS[reading]}, as in other rows, or use -s table.choice_labels=…"
+    if row.has_missing_label:
+        hint = "fill in the label, remove the row, or use -s table.missing=skip"
     return InputError(message, hint)
 
 

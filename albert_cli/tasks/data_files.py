@@ -146,7 +146,7 @@ def read_table(path: Path, settings: TableSettings) -> TextTable:
 
 
 def read_objects(path: Path) -> TextTable:
-    """Read a Parquet file or JSON lines as a table, in the way of `table_from_objects`."""
+    """Read a Parquet file or JSON lines as a table; columns and errors are those of `table_from_objects`."""
     if path.suffix.lower() == ".parquet":
         return table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
     numbered_lines = enumerate(read_lines(path), start=1)

@@ -133,10 +133,11 @@ def is_quoted(lines: NumberedLines, dialect: Dialect) -> bool:
         first = next(lines, (1, ""))
         recorded_lines = _record_lines(chain([first], lines), row_lines)
         delimited = open_delimited("", recorded_lines, replace(dialect, quoting=True), is_silent=True)
-        header_width = row_lines[-1].count(delimited.delimiter)
+        delimiters_in_header = row_lines[-1].count(delimited.delimiter)
         row_lines.clear()
         for _, cells in delimited.rows:
-            are_lines_rows &= all(line.count(delimited.delimiter) == header_width for line in row_lines if line)
+            counts = {line.count(delimited.delimiter) for line in row_lines if line}
+            are_lines_rows &= counts <= {delimiters_in_header}
             raw_row = "\n".join(row_lines)
             row_lines.clear()
             for cell in cells:

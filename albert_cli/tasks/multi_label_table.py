@@ -26,7 +26,7 @@ _NO = frozenset(("0", "0.0", "false", "no", ""))
 
 
 class LabelSet(NamedTuple):
-    """The names of a row's classes, and its file and line; `missing` is the label of a row whose label is missing."""
+    """The names of a row's classes, and its file and line; `missing` is the label if it is a missing value."""
 
     names: tuple[str, ...]
     where: str

@@ -87,9 +87,14 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
 
 
 def _name_trained_columns(settings: TableSettings, table: TextTable, names: tuple[str, ...]) -> TableSettings:
-    """Return settings that name the text columns of a model's training, if the table has them and the user none."""
-    is_decided_by_user = settings.text or settings.text_pair or label_and_id_columns(settings) & set(names)
-    if not names or is_decided_by_user or not set(names) <= set(table.columns):
+    """Return settings that name the text columns of a model's training.
+
+    The settings are unchanged if the table lacks one of these columns, if the user chose the texts, or if the user
+    named one of them as label or id.
+    """
+    has_text_settings = settings.text != "" or settings.text_pair != ""
+    have_other_role = not label_and_id_columns(settings).isdisjoint(names)
+    if not names or has_text_settings or have_other_role or not set(names) <= set(table.columns):
         return settings
     return replace(settings, text=names[0], text_pair="".join(names[1:]))
 
@@ -186,7 +191,7 @@ def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: Te
     """Return True if the labels of the first table are sets of classes.
 
     Labels of one class per row also count as sets if the data are for scoring a multi-label model with these classes.
-    A test file alone may lack labels, so the model decides.
+    With a test file alone, the model decides.
     """
     if "train" not in tables.files and "dev" not in tables.files:
         return settings.kind == "multi-label" or (settings.kind == "auto" and head.is_multi_label)

@@ -51,8 +51,8 @@ class TableSource(ABC, Generic[ExampleT]):
         """
         files = self.tables.files
         if "dev" in files or split == "test":
-            return self._read_labeled_rows(task, split)
-        examples = self._read_labeled_rows(task, "train")
+            return self._read_rows(task, split)
+        examples = self._read_rows(task, "train")
         if task.scores_whole_file and self.tables.is_single_file:
             if split == "train":
                 raise MissingDataError(f"{files['train']}: scored as a whole, so there is no training data")
@@ -69,8 +69,11 @@ class TableSource(ABC, Generic[ExampleT]):
             remedy="use -s table.dev=FILE",
         )
 
-    def _read_labeled_rows(self, task: TaskInfo, split: str) -> list[ExampleT]:
-        """Read a split's file, and print the number of rows that are skipped, because `table.missing` is "skip"."""
+    def _read_rows(self, task: TaskInfo, split: str) -> list[ExampleT]:
+        """Read a split's file, and print the number of rows that `table.missing = "skip"` leaves out.
+
+        Raises `InputError` if no row remains.
+        """
         examples = self.read_file(task, split)
         table = self.tables.table(split)
         if not examples:

@@ -194,13 +194,15 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def average(self, outputs: Sequence[list[Array]]) -> list[Array]:
         """Return logits of each word: the logarithms of the models' mean probabilities (§4.9).
 
-        A model without logits for the last words of a text, on which another vocabulary has tokens, predicts O there.
+        A model has no logits for the last words of a text if its vocabulary has no tokens for them: it predicts O
+        there.
         """
         averaged = []
         for logits_of_models in zip(*outputs, strict=True):
             words = max(map(len, logits_of_models))
-            missing = [self._outside_logits(words - len(logits)) for logits in logits_of_models]
-            padded = map(np.concatenate, zip(logits_of_models, missing, strict=True))
+            padded = []
+            for logits in logits_of_models:
+                padded.append(np.concatenate([logits, self._outside_logits(words - len(logits))]))
             probabilities = np.mean([softmax(logits) for logits in padded], axis=0)
             averaged.append(np.log(probabilities + 1e-30))  # finite for a probability of 0
         return averaged
@@ -296,7 +298,7 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
 def tag_names(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
     """Return the BIO tags of a checkpoint's token classifier; () if it has other tags, another head or none."""
     names = checkpoint.output_names if checkpoint.architecture == ARCHITECTURE else ()
-    is_bio = OUTSIDE in names and all(is_tag(name, prefixes="BI") for name in names)
+    is_bio = OUTSIDE in names and all(is_tag(name, prefixes=("B", "I")) for name in names)
     return names if is_bio else ()
 
 

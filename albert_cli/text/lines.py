@@ -19,7 +19,7 @@ from albert_cli.text.sources import STDIN
 
 NumberedLines: TypeAlias = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
 # Instead of the text of a line that is too long, the number of its double quotes: they show where a CSV row ends.
-NumberedLinesOrQuotes: TypeAlias = Iterator[tuple[int, str | int]]
+NumberedLinesOrQuoteCounts: TypeAlias = Iterator[tuple[int, str | int]]
 
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # UTF-16 and UTF-32 are detected by the fraction of zero bytes at each of the four offsets modulo 4.
@@ -44,15 +44,15 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
     Memory holds no more than `max_line` bytes of a line. Raises `InputError` for a longer line, unless `on_long_line`
     is "skip", and for invalid UTF-8 or NUL, unless `on_bad_bytes` is "replace".
     """
-    for number, line in lines_or_quotes(part, settings, counter):
+    for number, line in lines_or_quote_counts(part, settings, counter):
         if isinstance(line, str):
             yield number, line
         else:
             reject_or_count_long_line(part.location, number, settings, counter)
 
 
-def lines_or_quotes(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> NumberedLinesOrQuotes:
-    """Yield lines as `text_lines` does, but of a line that is too long the number of its double quotes."""
+def lines_or_quote_counts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> NumberedLinesOrQuoteCounts:
+    """Yield lines as `text_lines` does; for a line that is too long, yield the number of its double quotes instead."""
     max_bytes = settings.max_line
     read_limit = max_bytes + 2  # 2: the longest line end, \r\n
     with open_part(part, counter) as stream:
@@ -73,7 +73,8 @@ def lines_or_quotes(part: SourcePart, settings: ReadSettings, counter: ReadCount
                 yield number, _decode_line(content, part, number, line_start, settings.on_bad_bytes, counter, stream)
             else:
                 quotes = line.count(b'"')
-                if not line.endswith(b"\n"):
+                # With "refuse" the caller raises an error, so the rest of the line is not read.
+                if not line.endswith(b"\n") and settings.on_long_line == "skip":
                     skipped_bytes, skipped_quotes = skip_line(stream)
                     line_start += skipped_bytes
                     quotes += skipped_quotes
@@ -84,7 +85,7 @@ def lines_or_quotes(part: SourcePart, settings: ReadSettings, counter: ReadCount
 def reject_or_count_long_line(
     location: Callable[[int], str], number: int, settings: ReadSettings, counter: ReadCounter
 ) -> None:
-    """Raise `InputError` for a line, record or cell that is too long, or count it if the settings leave it out.
+    """Raise `InputError` for a line, record or row that is too long, or count it if the settings leave it out.
 
     number: the number of the line; location: a function that returns `file:line` for a number.
     """

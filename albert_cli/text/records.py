@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.os_errors import translate_read_errors
-from albert_cli.text.lines import NumberedLines, NumberedLinesOrQuotes
+from albert_cli.text.lines import NumberedLines, NumberedLinesOrQuoteCounts
 from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
@@ -68,7 +68,7 @@ def iter_json_objects(lines: NumberedLines, location: Callable[[int], str]) -> I
 
 
 def iter_csv_rows(
-    lines: NumberedLinesOrQuotes,
+    lines: NumberedLinesOrQuoteCounts,
     location: Callable[[int], str],
     delimiter: str = ",",
     max_row: float = math.inf,

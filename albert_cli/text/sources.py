@@ -255,8 +255,9 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
         _print_skipped(name, "folders", folders)
     for file in files:
         if not file.exists():
-            problem = "is a broken link" if file.is_symlink() else "no such file or folder"
-            raise InputError(f"{file}: {problem}", _SOURCE_HINT)
+            if file.is_symlink():
+                raise InputError(f"{file}: is a broken link", "repair the link or delete it")
+            raise InputError(f"{file}: no such file or folder", _SOURCE_HINT)
         if not file.is_file():
             raise InputError(f"{file}: not a regular file", "read a pipe from stdin, as the source -")
         if not is_readable(file):
@@ -308,9 +309,10 @@ def _check_links(folder: Path, paths: Sequence[Path]) -> None:
 def _select_readable(
     name: str, files: Sequence[Path], is_readable: Callable[[Path], bool], endings_hint: str
 ) -> list[Path]:
-    """Return those files of a folder that can be read, and print that others are skipped.
+    """Return the files that can be read, and print that others are skipped.
 
-    name: the folder or its URL; is_readable: as in `_find_files`. Raises `InputError` if there are no such files.
+    name: the folder, or the URL of a folder or glob, that contains the files; is_readable: as in `_find_files`. Raises
+    `InputError` if there are no such files.
     """
     readable_files = [file for file in files if is_readable(file) and file.name not in _DATASETS_METADATA]
     if not readable_files:

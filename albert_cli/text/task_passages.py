@@ -40,7 +40,7 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
     try:
         texts = _extract_texts(value, kind, settings)
     except (KeyError, TypeError, AttributeError) as error:
-        reason = f"no key {error}" if isinstance(error, KeyError) else error
+        reason = f"no key {error}" if isinstance(error, KeyError) else "a value has the wrong type"
         raise InputError(f"{name}: not in {task}'s format ({reason})", _JSON_LINES_HINT) from None
     if kind == "squad-answers" and not texts:
         raise InputError(f"{name}: no question has an answer in its context", "use SQuAD's training file")

@@ -19,7 +19,7 @@ from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.lines import (
     NumberedLines,
     check_characters,
-    lines_or_quotes,
+    lines_or_quote_counts,
     reject_or_count_long_line,
     text_lines,
 )
@@ -86,7 +86,7 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
     `.tsv`, every line is a row and quotes have no meaning.
     """
     if part.source.kind == "csv":
-        lines = lines_or_quotes(part, settings, counter)
+        lines = lines_or_quote_counts(part, settings, counter)
         on_long_row = partial(reject_or_count_long_line, part.location, settings=settings, counter=counter)
         rows = iter_csv_rows(lines, part.location, max_row=settings.max_line, on_long_row=on_long_row)
     else:

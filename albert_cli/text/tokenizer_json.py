@@ -39,7 +39,7 @@ _HIDDEN_PREFIX = "\ufdd2"
 # A byte piece such as "<0x00>" must score worse than its six characters together, so that no text matches it. Scores
 # are negative, so 20 times the lowest one is below the sum of any six. See the module's docstring for the exception.
 _BYTE_SCORE_FACTOR = 20
-_FLT_MIN = 2.0**-126  # C's smallest positive number in single precision
+_FLT_MIN = 2.0**-126  # C's smallest positive normal number in single precision
 
 
 def build_tokenizer(proto: Any, cleaning: Cleaning) -> Tokenizer:

@@ -192,7 +192,7 @@ def normalize_symbols(
         if " " in text or "▁" in text:
             raise ConfigError(f"--symbols: {symbol!r} contains a space", "a symbol is a part of a word: remove it")
         if text in SPECIAL_TOKENS.values() or (byte_fallback and BYTE_TOKEN.fullmatch(text)):
-            raise ConfigError(f"--symbols: {symbol!r} is a special token already", "remove it")
+            raise ConfigError(f"--symbols: {symbol!r} is a special token or a byte token already", "remove it")
         if text not in USER_DEFINED_SYMBOLS:
             normalized[text] = None
     return tuple(normalized)

@@ -89,6 +89,6 @@ def warn_training_memory(estimate: MemoryEstimate, sequences: int, device: torch
 def _warn_once(estimated: int, sequences: int) -> None:
     console.warn(
         f"a micro-batch of {sequences} sequences needs an estimated {costs.format_bytes(estimated)} of memory, more "
-        "than is free: lower train.micro_batch_size, which changes dropout but not the size of the batch, or set "
-        "train.checkpoint_activations=true, which changes no result; a started run needs a new --out"
+        "than is free: set train.checkpoint_activations=true, which changes no result, or lower "
+        "train.micro_batch_size, which changes dropout; a started run then needs a new --out"
     )

@@ -28,9 +28,9 @@ def missing_intermediate(prepared: PreparedTask) -> str | None:
     """Return the name of the intermediate task to fine-tune on first; None if there is nothing to do.
 
     There is nothing to do if the recipe names no intermediate task, if the checkpoint is only scored, or if training
-    continues with the checkpoint's head. There is nothing to do either if the checkpoint has the intermediate task's
-    head, so that it was fine-tuned on this task already; the controls, though, do not have its weights. A head whose
-    classes have no names may be another task's.
+    continues with the checkpoint's head. The same holds if the checkpoint was already fine-tuned on the intermediate
+    task: it has this task's head, with named classes. A head without names may be another task's. The controls always
+    need the intermediate task, because they do not have the checkpoint's weights.
     """
     name = prepared.recipe.intermediate_task
     model = prepared.recipe.model
@@ -50,8 +50,9 @@ def add_intermediate(
     """Fine-tune on the recipe's intermediate task in a run below `folder`, and take the encoder of that run.
 
     A finished run is not repeated. If the intermediate task's data are missing, the task starts from the checkpoint
-    itself (`skip_intermediate`). overrides: the `-s` settings of the intermediate run (default: those of this task). It
-    has the same `ENCODER_KEYS` as this task in any case. opened: the checkpoints that this command has already read.
+    itself (`skip_intermediate`). overrides: the `-s` settings of the intermediate run (default: those of this task).
+    The values of `ENCODER_KEYS` are always those of this task. opened: the checkpoints that this command has already
+    read.
     """
     name = missing_intermediate(prepared)
     if name is None:
@@ -79,8 +80,8 @@ def add_intermediate(
 def use_intermediate(prepared: PreparedTask, directory: Path, opened: OpenCheckpoints | None = None) -> PreparedTask:
     """Return the task with the encoder of a finished run of the intermediate task in `directory`.
 
-    The encoder gets the number of positions in this task's recipe. opened: the checkpoints that this command has
-    already read.
+    The encoder gets the attention and the number of positions of this task's recipe. opened: the checkpoints that this
+    command has already read.
     """
     settings = replace(prepared.recipe.model, labels=())  # `labels` names the classes of the checkpoint's head
     checkpoint = open_checkpoint(directory, opened).checkpoint

@@ -43,10 +43,15 @@ _CHECKPOINT_BYTES_PER_SECOND: Final = 2e8
 
 def estimate_run_memory(recipe: PretrainRecipe, device: torch.device, sequences: int) -> MemoryEstimate:
     """Count the bytes that a process needs, with its teacher, for a micro-batch of `sequences` of full length."""
-    teacher = None
-    if recipe.distill is not None:
-        teacher = ModelConfig.read(hub.find_checkpoint(recipe.distill.teacher) / "config.json")
+    teacher = _read_teacher_shape(recipe)
     return capacity.estimate_memory(recipe.model, recipe.train, recipe.data.max_seq_length, sequences, device, teacher)
+
+
+def _read_teacher_shape(recipe: PretrainRecipe) -> ModelConfig | None:
+    """Read the shape of the recipe's teacher; return None if the recipe has no teacher."""
+    if recipe.distill is None:
+        return None
+    return ModelConfig.read(hub.find_checkpoint(recipe.distill.teacher) / "config.json")
 
 
 def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_size: int) -> int:
@@ -64,9 +69,14 @@ def resolve_micro_tokens(recipe: PretrainRecipe, device: torch.device, world_siz
     fitting = activations.largest_batch(recipe.model, length, free, setup, checkpointed=train.checkpoint_activations)
     sequences_per_rank = math.ceil(train.batch_size / world_size)
     count = max(1, min(fitting, sequences_per_rank, _MAX_MICRO_TOKENS // length))
-    if recipe.distill is not None:  # `largest_batch` does not count the teacher
+    teacher = _read_teacher_shape(recipe)
+    if teacher is not None:  # `largest_batch` does not count the teacher
         usable = activations.USABLE_FRACTION * free
-        while count > 1 and estimate_run_memory(recipe, device, count).total > usable:
+
+        def needed(sequences: int) -> int:
+            return capacity.estimate_memory(recipe.model, train, length, sequences, device, teacher).total
+
+        while count > 1 and needed(count) > usable:
             count -= 1
     return length * count
 
@@ -135,8 +145,8 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
     """Set the number of steps to the largest that fits into the time budget with evaluations and checkpoints.
 
     The warmups of learning rate and batch size and the decay are scaled by the same factor as the number of steps, so
-    the schedule keeps its shape. In a continued run the batch size keeps its warmup, and the learning rate too if the
-    continued run had finished it.
+    the schedule keeps its shape. If the run continues a parent run, the warmup of the batch size is not scaled. Then
+    the warmup of the learning rate is scaled only if the parent run has not finished it.
     """
     schedule = recipe.schedule
     warm_start = recipe.warm_start

@@ -62,7 +62,8 @@ def with_warm_start(
 ) -> PretrainRecipe:
     """Fill in the parent's fingerprint and, if the run continues its parent, the parent's step and finished warmup.
 
-    Once the run has saved a step, `environment` has no parent, and the values are those in `saved`.
+    Once the run has saved a step, `environment` has no parent, and the values are those in `saved`. Raises
+    `ConfigError` if the parent run has already made all steps of the recipe, unless a time budget sets their number.
     """
     warm_start = recipe.warm_start
     if warm_start is None:

@@ -119,9 +119,9 @@ def prepare_task(
     """Load the recipe, verify the checkpoint and open the task; nothing is trained or written.
 
     name: a task, or a recipe as in `load_recipe`. opened: the checkpoints that this command has already read; this
-    function adds the ones that it reads. may_be_scored: the checkpoint may be scored without training, so a table's
-    texts are in the columns of the checkpoint's training. Raises `InputError` if dev is to be scored and the task has
-    no dev data.
+    function adds the ones that it reads. may_be_scored: if True, a table's texts are read from the columns of the
+    checkpoint's training, because the checkpoint may be scored without training. Raises `InputError` if dev is to be
+    scored and the task has no dev data.
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():
@@ -130,11 +130,12 @@ def prepare_task(
     # The weights "init" are those of step 0 of the checkpoint's run, which are in a separate directory.
     find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
     source = open_checkpoint(find_directory(request.checkpoint), opened)
-    named = recipe.model.apply_to_checkpoint(source.checkpoint)  # with the classes of `model.labels`
+    # With the recipe's class names and positions. `opened` keeps the unchanged checkpoint for other recipes.
+    source = replace(source, checkpoint=recipe.model.apply_to_checkpoint(source.checkpoint))
     if recipe.task == "table":
-        task: AnyTask = open_table(recipe.table, request.data, _read_head(named, may_be_scored))
+        task: AnyTask = open_table(recipe.table, request.data, _read_head(source.checkpoint, may_be_scored))
     elif recipe.task == NER:
-        task = open_token_task(recipe.table, request.data, tag_names(named))
+        task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
     else:
         task = find_task(recipe.task)
     if not task.dev_splits and request.split == "dev":

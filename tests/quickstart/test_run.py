@@ -91,7 +91,7 @@ def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     options = ["--size", 36, "--max-time", "1s", "--labels", 20, "-s", "table.text=review", "--device", "cpu"]
     ended = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out", "--quiet")
-    assert "no MLM loss" in ended.out
+    assert "no held-out MLM loss" in ended.out
     examples = store.read_json(tmp_path / "out" / "quickstart.json")["examples"]
     assert examples and all(row["sentence"].startswith("- ") for row in examples)
     again = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out")

@@ -170,6 +170,7 @@ def test_read_token_file_number_sign_with_a_tag_is_a_token(tmp_path: Path) -> No
         (("O", "B-PER", "I-PER", "E-PER", "S-PER"), False),
         (("O", "PER"), False),
         (("O", "I-"), False),
+        (("O", "-PER"), False),
         (("B-PER", "I-PER"), False),
     ],
 )

@@ -133,8 +133,7 @@ def test_resolve_folder_rejects_unreadable_subfolder(tmp_path: Path) -> None:
     script = """
 import os, sys
 from albert_cli.errors import InputError
-from albert_cli.text.read_settings import FileFormat
-from albert_cli.text.sources import is_stdin, resolve_sources
+from albert_cli.text.sources import resolve_sources
 
 os.geteuid() or os.setuid(65534)
 try:

@@ -83,7 +83,7 @@ def test_plan_measures_a_micro_batch_that_fits_into_memory(
     half = plan_with(0.6 * needed)
     assert measured == [64, 32]
     assert "warning" not in warnings[0]
-    assert "lower train.micro_batch_size, which changes dropout" in warnings[1]
+    assert "set train.checkpoint_activations=true, which changes no result" in warnings[1]
     assert half.duration.seconds == 30 * 0.5 * 2  # a step is two of the measured micro-batches
     assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.as_text()
     unmeasured = plan_with(1e3).duration
