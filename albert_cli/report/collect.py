@@ -257,13 +257,10 @@ def _is_pretraining_run(path: Path) -> bool:
 
 
 def _is_data_directory(path: Path) -> bool:
-    """Return True for a directory of token shards; another program may have written `data.json` or `manifest.json`."""
-    try:
-        manifest = store.read_manifest(path)
-    except CheckpointError:
-        if lexists(path / "data.json"):
-            raise
+    """Return True for a directory of token shards; another program may have written a file `data.json`."""
+    if not lexists(path / "data.json") and not lexists(path / "shards"):
         return False
+    manifest = store.read_manifest(path)
     return manifest is not None and manifest.kind == "data"
 
 
