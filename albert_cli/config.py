@@ -175,6 +175,11 @@ def parse_override(text: str) -> dict[str, object]:
     return nested
 
 
+def overridden_key(override: str) -> str:
+    """Return the key of an override `section.key=value`."""
+    return override.partition("=")[0].strip()
+
+
 def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> RecipeValues:
     """Return a recipe's values with every override `section.key=value` of `-s`; the last one for a key counts."""
     over: dict[str, object] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -87,14 +87,15 @@ def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
     path.unlink(missing_ok=True)
 
 
-def read_plans(directory: Path) -> list[WorkPlan]:
+def read_plans(directory: Path, folders: Sequence[Path]) -> list[WorkPlan]:
     """Read all plans in an output directory and below it, with the names of the units relative to `directory`.
 
-    Several experiments may share a directory. The plan of a command that works on a unit of another plan is left out.
+    folders: the directory and the folders below it, each before its subfolders (`store.walk_folders`). Several
+    experiments may share a directory. The plan of a command that works on a unit of another plan is left out.
     """
     plans: list[WorkPlan] = []
     names: set[str] = set()  # of the units of all plans
-    for folder in store.walk_folders(directory):
+    for folder in folders:
         prefix = PurePosixPath(folder.relative_to(directory).as_posix())
         if any(path.as_posix() in names for path in (prefix, *prefix.parents)):
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -90,12 +90,13 @@ def read_status(directory: Path) -> DirectoryStatus:
     """Read the state of all units of work in an output directory; raise `InputError` if there is no work."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory", "check the path")
-    plans = read_plans(directory)
-    runs = {unit.name: unit for unit in _iter_runs(directory)}
+    folders = list(store.walk_folders(directory))
+    plans = read_plans(directory, folders)
+    runs = {unit.name: unit for unit in _iter_runs(directory, folders)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
     planned = {name: runs.get(name) or _read_planned_unit(directory, name) for name in titles}
     # A stage is finished if it has a record. The stages of a finished experiment are in no plan.
-    planned |= {name: WorkUnitStatus(name, "done") for name in _iter_finished_stages(directory)}
+    planned |= {name: WorkUnitStatus(name, "done") for name in _iter_finished_stages(directory, folders)}
     planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
     # A run in the directory of a planned unit is a part of the unit.
     runs = {name: unit for name, unit in runs.items() if not _is_below(name, planned)}
@@ -139,16 +140,16 @@ def _is_below(name: str, planned: Mapping[str, WorkUnitStatus]) -> bool:
     return any(parent.as_posix() in planned for parent in PurePosixPath(name).parents)
 
 
-def _iter_finished_stages(directory: Path) -> Iterator[str]:
-    """Yield the names of the finished stages of all experiments in a directory and below it."""
-    for folder in store.walk_folders(directory):
+def _iter_finished_stages(directory: Path, folders: Sequence[Path]) -> Iterator[str]:
+    """Yield the names, relative to `directory`, of the finished stages of all experiments in `folders`."""
+    for folder in folders:
         for path in sorted(folder.glob("stages/*.json")):
             yield (folder / "stages" / path.stem).relative_to(directory).as_posix()
 
 
-def _iter_runs(directory: Path) -> Iterator[WorkUnitStatus]:
-    """Yield the state of each training run."""
-    for folder in store.walk_folders(directory):
+def _iter_runs(directory: Path, folders: Sequence[Path]) -> Iterator[WorkUnitStatus]:
+    """Yield the state of each training run in `folders`, named relative to `directory`."""
+    for folder in folders:
         if not os.path.lexists(folder / "status.json"):
             continue
         name = folder.relative_to(directory).as_posix()

@@ -115,6 +115,7 @@ def finetune(
 
     Example: albert finetune mrpc --checkpoint run --data glue --out mrpc
     """
+    from albert_cli import store
     from albert_cli.evaluation import tables
     from albert_cli.evaluation.scoring import predict_with_run
     from albert_cli.inference.table_predictions import check_test_file, predict_test_file
@@ -133,9 +134,8 @@ def finetune(
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
     prepared.warn_about_text(inputs)
-    # If the recipe has an intermediate task, it trains in `OUT-TASK`, next to `out`. "." (whose `name` is "") and ".."
-    # are resolved first, because they do not contain the directory's name.
-    named_out = out.resolve() if out.name in ("", "..") else out
+    # If the recipe has an intermediate task, it trains in `OUT-TASK`, next to `out`.
+    named_out = store.resolve_dots(out)
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, intermediate_out)
     result = finetune_task(prepared, inputs, out, seed, resume)

@@ -213,7 +213,7 @@ def _prepare_member(name: str, request: TaskRequest, directory: Path) -> Prepare
 
 
 def _compute_metrics(prepared: PreparedTask, inputs: Inputs, outputs: object) -> dict[str, float]:
-    """Return the task's metrics of outputs for the dev examples, except for those that these examples lack."""
+    """Return the task's metrics of outputs for the dev examples; a metric without examples is left out."""
     metrics = prepared.task.compute_metrics(outputs, inputs.dev, inputs.dev_examples)
     return {name: metrics[name] for name in prepared.task.metrics if name in metrics}
 

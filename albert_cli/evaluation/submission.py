@@ -96,14 +96,14 @@ def write_task_submission(task: str, data: str | None, path: Path, predict: Pred
     console.info(f"{path}: predictions for {', '.join(contents)}")
 
 
-def predict_with(name: str, request: TaskRequest, checkpoint: str, precision: str) -> PredictTestSet:
-    """Return a function that predicts test sets with `checkpoint`, a model that `request` trained or scored.
+def predict_with(task: str, request: TaskRequest, checkpoint: str, precision: str) -> PredictTestSet:
+    """Return a function that predicts a task's test set with `checkpoint`, a model that `request` trained or scored.
 
-    name: a task or a fine-tuning recipe. precision: of matmuls, "fp32" or "bf16"; the one with which dev was scored.
+    precision: of matmuls, "fp32" or "bf16"; the one with which dev was scored.
     """
 
     def predict(examples: Sequence[TextExample]) -> Array:
-        prepared = prepare_evaluation(name, scoring_request(request, checkpoint))
+        prepared = prepare_evaluation(task, scoring_request(request, checkpoint))
         return cast(Array, predict_examples(prepared, examples, precision=precision))
 
     return predict

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from albert_cli import console, store
 from albert_cli.array_jobs import ArrayJob
@@ -100,8 +101,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         predict = predict_with_run(prepared, best_run(out, result), result.precision)
     predict_test_file(prepared.task, predict, out)
     if submission_file is not None:
-        checkpoint = checkpoint_for_test_set(result, out, request)
-        predict_test_set = submission.predict_with(name, request, checkpoint, result.precision)
+        predict_test_set = cast(submission.PredictTestSet, predict)  # a task of GLUE has logits as outputs
         submission.write_task_submission(prepared.task.name, request.data, submission_file, predict_test_set)
     return result
 

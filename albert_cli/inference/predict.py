@@ -193,10 +193,7 @@ def tokenize_rows(
 
 
 def read_rows(
-    task: AnyTask,
-    finetuned: hub.FinetunedTask | None,
-    input_file: str,
-    on_bad_bytes: OnBadBytes = "refuse",
+    task: AnyTask, finetuned: hub.FinetunedTask | None, input_file: str, on_bad_bytes: OnBadBytes = "refuse"
 ) -> Iterator[list[InputRow]]:
     """Yield the rows of a file or of standard input (`-`) in chunks of at most `CHUNK_ROWS`.
 
@@ -208,6 +205,5 @@ def read_rows(
         for start in range(0, len(document), CHUNK_ROWS):
             yield [InputRow(example, {}) for example in document[start : start + CHUNK_ROWS]]
         return
-    layout = TableLayout() if finetuned is None else TableLayout.from_settings(finetuned.settings)
-    reader = InputReader(task, layout, on_bad_bytes)
+    reader = InputReader(task, TableLayout.from_finetuned(finetuned), on_bad_bytes)
     yield from reader.read_chunks(input_file)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from albert_cli import config
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.quickstart.bundled import BundledDataSettings
 from albert_cli.tasks.base import AnyTask
@@ -82,7 +83,7 @@ def plan_own_data(
         raise InputError(
             "--text -: stdin can be read once, but a quickstart reads it twice", "write it to a file first"
         )
-    if any(override.partition("=")[0].strip() == "data.train_examples" for override in overrides):
+    if "data.train_examples" in map(config.overridden_key, overrides):
         raise ConfigError("-s data.train_examples: --labels sets this key", "use --labels")
     settings = load_recipe(FINETUNE_RECIPE, overrides).table
     task = open_table(settings, table)

@@ -238,14 +238,10 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
 
 def _walk(directories: Sequence[Path]) -> Iterator[Path]:
     """Yield the directories and all folders below them, each once, except hidden folders and checkpoints."""
-    seen: set[Path] = set()
-    for directory in directories:
-        for folder in store.walk_folders(directory):
-            resolved = folder.resolve()
-            is_step = folder.name.startswith("step-") and folder != directory and not lexists(folder / RESULTS)
-            if resolved not in seen and not is_step:
-                seen.add(resolved)
-                yield folder
+    for folder in store.walk_folders(*directories):
+        is_step = folder.name.startswith("step-") and folder not in directories and not lexists(folder / RESULTS)
+        if not is_step:
+            yield folder
 
 
 def _is_pretraining_run(path: Path) -> bool:

@@ -7,7 +7,7 @@ artifacts through `store`.
 """
 
 from albert_cli.os_errors import free_bytes, translate_os_errors
-from albert_cli.store.directories import commit_directory, publish, remove_directory, walk_folders
+from albert_cli.store.directories import commit_directory, publish, remove_directory, resolve_dots, walk_folders
 from albert_cli.store.files import open_text_writer, write_bytes, write_json, write_text
 from albert_cli.store.locks import is_locked, lock
 from albert_cli.store.manifests import (
@@ -51,6 +51,7 @@ __all__ = [
     "remove_directory",
     "remove_leftovers",
     "require_keys",
+    "resolve_dots",
     "saved_steps",
     "seal",
     "sha256_file",

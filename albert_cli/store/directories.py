@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from albert_cli.errors import BusyError
@@ -19,10 +20,15 @@ from albert_cli.store.manifests import MANIFEST, seal
 from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 
-def walk_folders(directory: Path) -> Iterator[Path]:
-    """Yield a directory and all visible and linked folders below it, each once, in the order of their names."""
+def resolve_dots(directory: Path) -> Path:
+    """Return a path that ends in the directory's name; "." (whose `name` is "") and ".." do not contain it."""
+    return directory.resolve() if directory.name in ("", "..") else directory
+
+
+def walk_folders(*directories: Path) -> Iterator[Path]:
+    """Yield directories and all visible and linked folders below them, each once, in the order of their names."""
     seen: set[Path] = set()
-    for name, subfolders, _ in os.walk(directory, followlinks=True):
+    for name, subfolders, _ in chain.from_iterable(os.walk(directory, followlinks=True) for directory in directories):
         folder = Path(name)
         resolved = folder.resolve()
         if resolved in seen:  # a link to a folder that was already visited, for example one above it

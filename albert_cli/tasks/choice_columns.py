@@ -20,6 +20,7 @@ from albert_cli.tasks.columns import (
     find_named_columns,
     find_usual_column,
     label_and_id_columns,
+    lowercase_columns,
     missing_column,
 )
 from albert_cli.tasks.data_files import cell_text
@@ -95,8 +96,8 @@ def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int
     list_column = find_usual_column(table, CHOICE_COLUMN_NAMES["choices"], excluded)
     if list_column is not None:
         return (list_column,)
-    names = ["" if name in excluded else name.strip().lower() for name in table.columns]
-    options = [(name, index) for index, name in enumerate(names) if _OPTION_COLUMN.fullmatch(name)]
+    names = enumerate(lowercase_columns(table, excluded))
+    options = [(name, index) for index, name in names if _OPTION_COLUMN.fullmatch(name)]
     # Sorted by name, because a label A denotes `option_a` even if the column `option_b` is before it.
     return tuple(index for _, index in sorted(options)) if len(options) > 1 else ()
 

@@ -70,7 +70,7 @@ def find_usual_column(table: TextTable, names: Sequence[str], excluded: Collecti
 
     `excluded` are the names of columns that have another role.
     """
-    lowercase = _lowercase_columns(table, excluded)
+    lowercase = lowercase_columns(table, excluded)
     return next((lowercase.index(name) for name in names if name in lowercase), None)
 
 
@@ -101,7 +101,7 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
         return require_column(table, "text", settings), require_column(table, "text_pair", settings)
     if settings.text:
         return (require_column(table, "text", settings),)
-    lowercase = _lowercase_columns(table, label_and_id_columns(settings))
+    lowercase = lowercase_columns(table, label_and_id_columns(settings))
     for first, second in _PAIRS:
         if first in lowercase and second in lowercase:
             return lowercase.index(first), lowercase.index(second)
@@ -116,7 +116,7 @@ def match_text_columns(table: TextTable, names: Sequence[str], settings: TableSe
     These are the columns with the same names. If one is missing, the result is that of `find_text_columns`. Raises
     `InputError` if that result has fewer or more columns than `names`.
     """
-    lowercase = _lowercase_columns(table)
+    lowercase = lowercase_columns(table)
     same_names = [name.strip().lower() for name in names]
     if all(name in lowercase for name in same_names):
         return tuple(map(lowercase.index, same_names))
@@ -170,7 +170,7 @@ def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputEr
     hint = f"use -s {setting}"
     if has_wrong_delimiter(table.columns):
         hint = DELIMITER_HINT
-    elif _ENTITY_COLUMNS & set(_lowercase_columns(table)):
+    elif _ENTITY_COLUMNS & set(lowercase_columns(table)):
         hint = f"for named entities, use the task ner; otherwise use -s {setting}"
     elif role == "label" and len(binary := _binary_columns(table)) > 1:
         listed = ", ".join(f'"{name}"' for name in binary)
@@ -189,6 +189,6 @@ def label_and_id_columns(settings: TableSettings) -> set[str]:
     return {settings.label, settings.id, *settings.label_columns}
 
 
-def _lowercase_columns(table: TextTable, excluded: Collection[str] = ()) -> list[str]:
-    """Return the names of the columns in lower case, "" for those in `excluded`, so that their indices remain."""
+def lowercase_columns(table: TextTable, excluded: Collection[str] = ()) -> list[str]:
+    """Return the name of each column in lower case, or "" for a column in `excluded`."""
     return ["" if name in excluded else name.strip().lower() for name in table.columns]

@@ -7,6 +7,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from albert_cli.model.hub import FinetunedTask
+
 
 class TrainedColumns(BaseModel):
     """The names of the training table's columns by role; `choices` has one column per option, or one with lists."""
@@ -35,6 +37,11 @@ class TableLayout(BaseModel):
     columns: TrainedColumns = TrainedColumns()
     delimiter: str = Field(default="", max_length=1)
     quoting: Literal["auto", "on", "off"] = "auto"
+
+    @classmethod
+    def from_finetuned(cls, finetuned: FinetunedTask | None) -> Self:
+        """Read the layout that a task checkpoint records; the default for other checkpoints."""
+        return cls() if finetuned is None else cls.from_settings(finetuned.settings)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object]) -> Self:

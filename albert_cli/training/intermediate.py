@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from albert_cli import console
+from albert_cli import config, console
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.registry import find_task
 from albert_cli.training.finetune import finetune
@@ -20,7 +20,7 @@ from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, open_c
 INTERMEDIATE_KEY = "intermediate_task"  # the key of a fine-tuning recipe
 # Recipe keys that determine the initial encoder. The intermediate run has the values of the task that starts from it.
 ENCODER_KEYS = ("model.weights", "model.overlap_heads", "model.overlap_context_heads")
-# An override of these keys is for this task's recipe and examples, not for those of the intermediate task.
+# Overrides of these keys are not passed to the intermediate task, which has its own recipe and examples.
 _TASK_KEYS = (INTERMEDIATE_KEY, "data.both_orders", "data.train_examples", "data.dev_examples")
 
 
@@ -59,7 +59,7 @@ def add_intermediate(
         return prepared
     if overrides is None:
         overrides = prepared.request.overrides
-    overrides = [override for override in overrides if _overridden_key(override) not in _TASK_KEYS]
+    overrides = [override for override in overrides if config.overridden_key(override) not in _TASK_KEYS]
     model = prepared.recipe.model
     overrides += [f"{key}={getattr(model, key.removeprefix('model.'))}" for key in ENCODER_KEYS]
     request = replace(prepared.request, overrides=tuple(overrides))
@@ -95,7 +95,7 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     the intermediate task with `-s`.
     """
     title = find_task(prepared.recipe.intermediate_task).title
-    if INTERMEDIATE_KEY in map(_overridden_key, prepared.request.overrides):
+    if INTERMEDIATE_KEY in map(config.overridden_key, prepared.request.overrides):
         raise InputError(
             f"{prepared.task.title} cannot start from {title}: {reason}",
             f"add {title} to --data, or skip it with -s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}",
@@ -104,8 +104,3 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
     recipe = replace(prepared.recipe, intermediate_task=NO_INTERMEDIATE_TASK)
     return replace(prepared, recipe=recipe, intermediate_note=note)
-
-
-def _overridden_key(override: str) -> str:
-    """Return the key of an override `KEY=VALUE`."""
-    return override.partition("=")[0].strip()

@@ -135,9 +135,7 @@ def _open_evaluation_corpora(
             )
         if corpus.n_tokens == 0:
             corpus = TokenCorpus.open(directory, "train")
-        # "." (whose `name` is "") and ".." do not contain the directory's name.
-        named_directory = directory.resolve() if directory.name in ("", "..") else directory
-        corpora[named_directory.name] = corpus
+        corpora[store.resolve_dots(directory).name] = corpus
     if len(corpora) < len(directories):
         raise ConfigError(
             f"evaluation lists two directories with the same name: {', '.join(directories)}",

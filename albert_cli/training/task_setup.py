@@ -146,7 +146,7 @@ def prepare_task(
 def _read_head(checkpoint: hub.Checkpoint, with_columns: bool) -> ModelHead:
     """Return the class names and, if requested, the text columns that a checkpoint records from fine-tuning."""
     finetuned = checkpoint.finetuned_task if with_columns else None
-    layout = TableLayout() if finetuned is None else TableLayout.from_settings(finetuned.settings)
+    layout = TableLayout.from_finetuned(finetuned)
     labels = checkpoint.output_names if checkpoint.is_multi_label else checkpoint.labels
     return ModelHead(labels, checkpoint.is_multi_label, layout.columns.texts)
 
