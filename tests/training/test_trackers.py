@@ -62,12 +62,15 @@ def test_run_writes_tensorboard_curves(recipe: Path, tiny_data: Path, tmp_path: 
     assert_curve_of_journal(curve, run)
 
 
-def test_run_writes_mlflow_curves(
-    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mlflow = pytest.importorskip("mlflow")
+@pytest.fixture
+def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The package, whose runs are in files of the test's folder."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    return pytest.importorskip("mlflow")
+
+
+def test_run_writes_mlflow_curves(recipe: Path, tiny_data: Path, tmp_path: Path, mlflow: Any) -> None:
     run = tmp_path / "run"
     pretrain(str(recipe), tiny_data, run, ['train.track=["mlflow"]'], device="cpu")
     client = mlflow.tracking.MlflowClient()
@@ -79,12 +82,7 @@ def test_run_writes_mlflow_curves(
     assert logged.data.params["train.batch_size"]
 
 
-def test_dry_run_opens_no_tracker(
-    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+def test_dry_run_opens_no_tracker(recipe: Path, tiny_data: Path, tmp_path: Path, mlflow: Any) -> None:
     plan_pretraining(str(recipe), tiny_data, tmp_path / "run", ['train.track=["mlflow"]'], device="cpu")
     assert mlflow.tracking.MlflowClient().get_experiment_by_name(PROJECT) is None
 
@@ -125,10 +123,7 @@ def test_run_writes_wandb_curves(
     assert_curve_of_journal(curve, run)
 
 
-def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, mlflow: Any) -> None:
     for step in (0, 1):
         trackers = open_trackers(tmp_path, step, ["mlflow"], {"train": {"seed": 1}})
         trackers.write({"train/loss": 2.0 - step}, step)
