@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from albert_cli import console, journal, store
+from albert_cli import console, journal, quickstart, store
 from albert_cli.data.describe import ExampleRequest, describe_data, format_description
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError
@@ -19,13 +19,12 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 
 JsonObject: TypeAlias = Mapping[str, object]
 
-_QUICKSTART: Final = "quickstart.json"
 # The kind of a directory without a manifest, by a file in it; the first file that exists decides.
 _KIND_BY_FILE: Final = {
     journal.JOURNAL: "run",
     RESULTS: "evaluation",
-    _QUICKSTART: "quickstart",
-    "quickstart-plan.json": "unfinished quickstart",
+    quickstart.RESULT_FILE: "quickstart",
+    quickstart.PLAN_FILE: "unfinished quickstart",
     "config.json": "Hugging Face model",
     "plan.json": "unfinished data",
     REQUEST_FILE: "unfinished vocabulary",
@@ -175,7 +174,7 @@ def _describe_run_or_result(directory: Path) -> JsonObject:
         "last_training": _last_with_key(records, "loss"),
         "last_evaluation": _last_with_key(records, "eval"),
         "results": _read_json(directory / RESULTS, _RESULT_KEYS),
-        "quickstart": _read_json(directory / _QUICKSTART, _QUICKSTART_KEYS),
+        "quickstart": _read_json(directory / quickstart.RESULT_FILE, _QUICKSTART_KEYS),
         "model": _read_json(directory / "config.json", _MODEL_KEYS),
     }
     return {name: value for name, value in facts.items() if value is not None}

@@ -38,11 +38,11 @@ class Stream(IntEnum):
     SWAP = 6  # whether the segments are swapped
     OTHER_DOCUMENT = 7  # the document of a random second segment (NSP)
     OTHER_SENTENCE = 8  # the sentence at which that segment begins
-    CUT_A = 9  # the end of the first segment from which tokens are cut
-    CUT_B = 10  # the same for the second segment
+    CUT_A = 9  # the number of tokens that are cut from the front of segment A
+    CUT_B = 10  # the same for segment B
     SPANS = 11  # the n-grams to mask
     REPLACEMENT = 12  # what replaces a masked token
-    STATISTICS = 15  # the sample of `albert data --statistics`
+    STATISTICS = 15  # the samples of documents and sentences whose lengths are measured
     SENTENCE = 16  # the sample of sentences for a vocabulary
 
 

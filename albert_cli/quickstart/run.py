@@ -18,6 +18,7 @@ from typing import Final
 from albert_cli import console, machine, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
+from albert_cli.quickstart import PLAN_FILE, RESULT_FILE
 from albert_cli.quickstart.bundled import load_or_write_bundled
 from albert_cli.quickstart.plan import FINETUNE_RECIPE, QuickstartPlan, open_task
 from albert_cli.quickstart.summary import summarize
@@ -33,8 +34,6 @@ InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command a
 # The type of `run` in `run_quickstart`, which prints and runs a command; its arguments are the command's words.
 _Run = Callable[..., JsonObject]
 
-_RESULT_FILE: Final = "quickstart.json"
-_PLAN_FILE: Final = "quickstart-plan.json"
 _MASKED_EXAMPLES: Final = 12  # texts with a masked word, on which the model's guesses are shown
 _EXAMPLE_WORDS: Final = range(8, 17)  # numbers of words of these texts
 
@@ -73,13 +72,13 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
             "report": str(report),
             "seconds": _total_seconds(out, started),
         }
-        store.write_json(out / _RESULT_FILE, result)
+        store.write_json(out / RESULT_FILE, result)
     return result
 
 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
-    path = out / _PLAN_FILE
+    path = out / PLAN_FILE
     values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
     if not path.is_file():
         if any(file.name != ".lock" for file in out.iterdir()):
@@ -140,7 +139,7 @@ def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: st
 
 def _total_seconds(out: Path, started: float) -> float:
     """Return the seconds of the first complete run; a repeated run takes no time, because its steps are finished."""
-    previous = out / _RESULT_FILE
+    previous = out / RESULT_FILE
     if previous.is_file():
         return float(store.read_json(previous)["seconds"])
     return round(time.monotonic() - started, 1)
