@@ -81,3 +81,11 @@ class Interrupted(AlbertError):  # noqa: N818  (a normal end)
 
     exit_code = 75
     default_hint = "run the same command again to resume"
+
+
+class ReportedError(AlbertError):
+    """The failure of a command that has printed its error itself; only the exit code is passed on."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"a command ended with exit code {exit_code}")
+        self.exit_code = exit_code

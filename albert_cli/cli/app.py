@@ -24,7 +24,7 @@ import typer
 import typer.core
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, InputError, Interrupted
+from albert_cli.errors import AlbertError, InputError, Interrupted, ReportedError
 from albert_cli.os_errors import errno_of, from_os_error
 
 P = ParamSpec("P")
@@ -124,6 +124,8 @@ def report_error(error: BaseException) -> int:
         # stderr hides its message.
         sys.stderr.close()
         return 0
+    if isinstance(error, ReportedError):
+        return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         # Where Ctrl-C saves the state, it ends with `Interrupted`. Here nothing is saved, and the launcher kills the
         # other ranks as after an error.

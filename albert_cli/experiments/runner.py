@@ -24,14 +24,7 @@ from typing import IO
 
 from albert_cli import array_jobs, console, executor, machine, store
 from albert_cli.array_jobs import ArrayJob, retry_while_locked
-from albert_cli.errors import (
-    AlbertError,
-    BusyError,
-    DivergedError,
-    InputError,
-    Interrupted,
-    LockedError,
-)
+from albert_cli.errors import BusyError, DivergedError, InputError, Interrupted, LockedError, ReportedError
 from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
 from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK, RECALL_TASK
@@ -185,7 +178,6 @@ def _run_unless_locked(plan: ExperimentPlan, stage: Stage, invoke: Invoke) -> bo
         with locked_unit(plan.request.stage_folder / STAGE_LOCKS / stage.id):
             if plan.is_finished(stage):
                 return False
-            console.info(stage.title)
             _record_stage(plan, stage, _run_stage(plan, stage, invoke))
             return True
     except LockedError:
@@ -206,7 +198,7 @@ def run_stages(
     has its own process.
 
     max_jobs: the number of stages to run at a time. gpus: the number of GPUs to share among them. max_time: in seconds.
-    Raises `Interrupted` after a stop request and after `max_time`, and `AlbertError` with the exit code of a stage's
+    Raises `Interrupted` after a stop request and after `max_time`, and `ReportedError` with the exit code of a stage's
     command that failed.
     """
     import torch
@@ -330,7 +322,7 @@ def _stopped(plan: ExperimentPlan) -> Interrupted:
 
 
 def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str = "") -> FinishedCommand:
-    """Run a stage's command, with `prefix` before each line of its messages.
+    """Run a stage's command, with `prefix` before each line of its messages, or the stage's title as the first line.
 
     If a needed stage has diverged, return the exit code of divergence without running the command.
     """
@@ -343,6 +335,8 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
     with contextlib.ExitStack() as stack:
         if prefix:
             stack.enter_context(contextlib.redirect_stderr(_PrefixedStream(prefix, sys.stderr)))
+        else:
+            console.info(stage.title)
         exit_code, printed = command(stage.argv)
     return FinishedCommand(exit_code, printed, time.monotonic() - started)
 
@@ -381,7 +375,7 @@ class _PrefixedStream(io.TextIOBase):
 def _record_stage(plan: ExperimentPlan, stage: Stage, finished: FinishedCommand) -> None:
     """Write the result file of a finished or diverged stage.
 
-    Raises `AlbertError` with the command's exit code if the command failed, and `Interrupted` if it was interrupted.
+    Raises `ReportedError` with the command's exit code if the command failed, and `Interrupted` if it was interrupted.
     """
     seconds = round(finished.seconds, 1)
     record = {"stage": stage.id, "title": stage.title, "command": stage.command, "seconds": seconds}
@@ -393,7 +387,4 @@ def _record_stage(plan: ExperimentPlan, stage: Stage, finished: FinishedCommand)
     elif finished.exit_code == Interrupted.exit_code or executor.is_stop_requested():
         raise _stopped(plan)
     else:
-        message = f"{stage.title}: ended with exit code {finished.exit_code}: {stage.command}"
-        error = AlbertError(message, "see its error message above")
-        error.exit_code = finished.exit_code
-        raise error
+        raise ReportedError(finished.exit_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_without_data_ids_are_random_as_printed(recipe: Path) -> None:
     few = ("--rounds", 1, "--device", "cpu", "-s", "model.vocab_size=40", "-s", 'data.sentence_loss="none"')
     printed = albert("bench", "pretrain", recipe, *few, "--against", "transformers", "--no-compiled").out
     assert "random ids of 40 pieces" in printed and "(no --data)" in printed
-    assert "parts of a step" in printed and "Its 30 steps take 0 s here." in printed
+    assert "parts of a step" in printed and re.search(r"Its 30 steps take [0-9]+ s here\.", printed)
     assert "dropout 0.1" in printed
 
 

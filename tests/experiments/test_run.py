@@ -489,6 +489,18 @@ def test_time_limit_saves_and_exits_with_75(tmp_path: Path, tiny_data: Path) -> 
     assert all(list(journal.parent.glob("step-*")) for journal in begun), "the step is saved"
 
 
+def test_failed_stage_prints_one_error(tmp_path: Path, tiny_data: Path) -> None:
+    """The error of the stage's command is the only one, the title of the stage precedes it, and its code is kept."""
+    data = shutil.copytree(tiny_data, tmp_path / "data")
+    path = next(data.rglob("train-*.sentences"))
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1, *path.read_bytes()[1:]]))
+    more = ["--data", data, "--seeds", 1, "-s", "schedule.total_steps=2"]
+    lines = reproduce("similarity", tmp_path / "out", *more, expect=4)["err"].splitlines()
+    index = next(number for number, line in enumerate(lines) if line.startswith("error: "))
+    assert f"{path}: damaged" in lines[index] and lines[index - 1] == "shared, seed 0: pretraining"
+    assert [line.partition(":")[0] for line in lines[index:]] == ["error", "hint"]
+
+
 def test_sizes_reports_exact_counts(tmp_path: Path) -> None:
     result = reproduce("sizes", tmp_path / "out")
     assert result["values"]["base"]["paper_count"]["0"] == 11_683_584
