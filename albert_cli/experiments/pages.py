@@ -375,6 +375,7 @@ def _format_command(plan: ExperimentPlan) -> str:
         "--tasks": request.tasks,
         "--minimal-pairs": request.minimal_pairs,
         "--seeds": request.seeds,
+        "--nproc": request.nproc if plan.speeds else None,  # measured speeds determine steps, which change results
     }
     options += [(option, str(value)) for option, value in single_values.items() if value is not None]
     return shlex.join([*words, *itertools.chain.from_iterable(options)])

@@ -130,6 +130,8 @@ def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
     """
     norm_V1 = words_VW.norm(dim=1, keepdim=True)
     is_seen_V1 = norm_V1 > _UNSEEN_NORM
+    if not is_seen_V1.any():
+        return  # data without a token have no word vectors; all embeddings stay random
     rescaled_VW = words_VW * norm_V1.clamp(min=_UNSEEN_NORM) ** (_NORM_EXPONENT - 1)
     scale = std / float(rescaled_VW[is_seen_V1[:, 0]].std())
     weight_VW.copy_(torch.where(is_seen_V1, rescaled_VW * scale, _RANDOM_SCALE * weight_VW))

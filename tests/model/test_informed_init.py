@@ -140,6 +140,17 @@ def test_informed_init_settings_change_only_their_weights() -> None:
         } == tables | changed
 
 
+@pytest.mark.filterwarnings("error")
+def test_informed_init_without_word_vectors_leaves_words_random() -> None:
+    """Data without a token have only zero vectors, which have no standard deviation to scale by."""
+    torch.manual_seed(0)
+    model = PretrainingModel(SHAPE)
+    before = model.encoder.embeddings.word.weight.clone()
+    settings = InformedInit(words="cooccurrence")
+    apply_informed_init(model, settings, torch.zeros(SHAPE.vocab_size, SHAPE.embedding_size), 0)
+    assert torch.equal(model.encoder.embeddings.word.weight, before)
+
+
 def test_informed_init_equal_seeds_give_equal_weights() -> None:
     first, same, other = (make_model(FULL, seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(tensor, same[name]) for name, tensor in first.items())
