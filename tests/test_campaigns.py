@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from albert_cli.errors import CheckpointError
-from tests.campaigns import calls, damage, faults, forked, kills, world
+from tests.campaigns import calls, damage, faults, forked, kills, round_trips, world
 
 with_calls = pytest.mark.skipif(not calls.is_possible(), reason="this kernel cannot notify a process of system calls")
 
@@ -43,6 +45,33 @@ def test_commands_handle_damaged_files(tmp_path: Path) -> None:
     tally = damage.run(damage.Campaign(tmp_path, 3, list(by_name.values())), range(24))
     assert not tally.faulty, tally.faulty[0]
     assert tally.codes[CheckpointError.exit_code] > tally.codes[0], "commands must detect most of the damage"
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "is_named"),
+    [
+        ("text/a.txt", "error: text/a.txt:3: not valid UTF-8", True),
+        ("text/a.txt", "error: a text of the input cannot be read", False),
+        ("data/shards/0/ids.bin", "error: data/shards/0: damaged", True),
+        ("data/shards/0/ids.bin", "error: the data has no tokens", False),
+        ("run/step-4/model.safetensors", "error: step-4/model.safetensors: too short", True),
+        ("run/step-4/model.safetensors", "error: cannot run with these weights", False),
+        ("recipe.toml", "error: tiny.toml: unknown key", True),
+    ],
+)
+def test_damaged_file_is_named_by_path_not_word(tmp_path: Path, path: str, message: str, is_named: bool) -> None:
+    command = world.Command("pretrain", ("pretrain", "tiny.toml"), ("data",))
+    assert damage.names_file(message, tmp_path / path, tmp_path, command) is is_named
+
+
+def test_difference_of_outputs_that_are_not_finite_is_nan() -> None:
+    batch = {"attention_mask": torch.ones(1, 2)}
+    difference = round_trips.largest_difference(
+        lambda _: [torch.full((1, 2, 3), torch.nan), torch.zeros(1, 3)],
+        lambda _: [torch.zeros(1, 2, 3), torch.zeros(1, 3)],
+        [batch],
+    )
+    assert math.isnan(difference)
 
 
 @with_calls

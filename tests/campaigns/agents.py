@@ -61,7 +61,7 @@ def measure(out: Path, command: list[str], count: int, loss: Loss, expected: Pat
 
 
 def main() -> None:
-    """Run every case and print the table."""
+    """Run every case and print the table; fail if weights or moments differ."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.agents", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
@@ -71,6 +71,7 @@ def main() -> None:
     expected = options.out / "whole" / f"step-{STEPS:08d}"
     rows = [measure(options.out, command, count, loss, expected) for count in options.nodes for loss in LOSSES]
     print(format_table(("nodes", "lost", "seconds", "restarted agents", "weights and moments"), rows))
+    assert all(row[-1] == "same" for row in rows), "weights or moments differ"
 
 
 if __name__ == "__main__":

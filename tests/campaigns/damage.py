@@ -374,7 +374,7 @@ def _find_faults(command: Command, folder: Path, path: Path, result: Result, inp
             yield "not exactly one error line"
         elif not lines[-1].startswith("hint: "):
             yield "no hint"
-        elif not is_longer and not is_diverged and not _names(" ".join(lines[-2:]), path, folder, command):
+        elif not is_longer and not is_diverged and not names_file(" ".join(lines[-2:]), path, folder, command):
             yield "the file is not named"
         if len(result.error) > 1000:
             yield f"an error of {len(result.error)} characters"
@@ -390,12 +390,19 @@ def _find_faults(command: Command, folder: Path, path: Path, result: Result, inp
     yield from _find_unsound_output(folder / command.out, path)
 
 
-def _names(text: str, path: Path, folder: Path, command: Command) -> bool:
-    """Return True if an error names the file, a directory that contains it, or the recipe."""
-    names = [path.name, path.stem, *path.relative_to(folder).parts[:-1]]
-    names += [command.out] if command.resumes else []  # the output was written from the undamaged file
-    names += [argument for argument in command.arguments if path.suffix == ".toml" and argument.endswith(".toml")]
-    return any(name in text for name in names)
+def names_file(text: str, path: Path, folder: Path, command: Command) -> bool:
+    """Return True if an error names the file, a directory that contains it, or the recipe.
+
+    A directory such as `data` is named if its path is followed by a slash, a colon or a quotation mark; a word of the
+    sentence is no name.
+    """
+    files = [path.name, path.stem] if len(path.stem) > 3 else [path.name]
+    files += [argument for argument in command.arguments if path.suffix == ".toml" and argument.endswith(".toml")]
+    directories = [parent.as_posix() for parent in path.relative_to(folder).parents if parent.name]
+    directories += [command.out] if command.resumes else []  # the output was written from the undamaged file
+    patterns = [rf"{re.escape(name)}(?![\w-])" for name in files]
+    patterns += [rf"{re.escape(name)}(?=[/:'\"])" for name in directories]
+    return any(re.search(rf"(?<![\w-]){pattern}", text) for pattern in patterns)
 
 
 def _find_unsound_output(out: Path, damaged: Path) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
     python -m tests.campaigns.faults                       all commands, kinds of calls and errors, with a few n each
     python -m tests.campaigns.faults --each 1000           all n
-    python -m tests.campaigns.faults --only "pretrain" --errors kill,power
+    python -m tests.campaigns.faults --only pretrain --error kill --error power
 
 A call fails with an errno that the system may return for it (such as ENOSPC, EIO, EINTR or EMFILE), the process is
 killed in the call, or the power fails. A power failure also loses everything that was not flushed: such a file gets the
@@ -188,8 +188,11 @@ class Campaign:
                     for number in sorted(rng.sample(range(1, count + 1), min(per_command, count))):
                         yield Fault(name, number, error)
 
-    def attempt(self, command: Command, fault: Fault) -> tuple[Result, list[str]]:
-        """Run a command with a fault, and again without; return the first result and what was wrong with both."""
+    def attempt(self, command: Command, fault: Fault) -> tuple[Result, bool, list[str]]:
+        """Run a command with a fault, and again without.
+
+        Return the first result, whether the fault's call was reached, and what was wrong with both results.
+        """
         directory = self._copy_inputs(command, f"run-{command.name.partition(',')[0]}")
         recorder = CallRecorder(directory, fault)
         result = run(command.arguments, recorder, self.folder / "log")
@@ -205,7 +208,7 @@ class Campaign:
             mistakes.append(f"the second run has another result: {_difference(files, self.expected[command.name])}")
         shutil.rmtree(directory)
         hit = recorder.hit.relative_to(directory) if recorder.hit else "not reached"
-        return result, [f"{line} ({hit})" for line in mistakes]
+        return result, recorder.hit is not None, [f"{line} ({hit})" for line in mistakes]
 
 
 def _find_mistakes(command: Command, folder: Path, fault: Fault, hit: Path, result: Result) -> Iterator[str]:
@@ -294,8 +297,9 @@ def table(
         rng = random.Random(f"{seed} {command.name}")
         codes: dict[str, Counter[str]] = {}
         for fault in campaign.faults(command, per_command, errors, rng):
-            result, mistakes = campaign.attempt(command, fault)
-            codes.setdefault(fault.name, Counter())[f"{fault.error} {result.code}"] += 1
+            result, is_hit, mistakes = campaign.attempt(command, fault)
+            outcome = f"{fault.error} {result.code}" if is_hit else f"{fault.error} not reached"
+            codes.setdefault(fault.name, Counter())[outcome] += 1
             if mistakes:
                 faulty += 1
                 lines = [f"{command.name}: {fault}: exit {result.code}", *(f"    {line}" for line in mistakes)]
@@ -313,10 +317,9 @@ def main() -> int:
         "--each", type=int, default=3, help="the number of calls for each command, kind of call and error"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", help="run only this command (repeatable)")
-    parser.add_argument(
-        "--errors", default="", help="ENOSPC, EIO, EINTR, EMFILE, ENOMEM, kill or power, separated by commas"
-    )
+    parser.add_argument("--only", action="append", choices=COMMANDS, help="run only this command (repeatable)")
+    names = sorted({KILL, POWER}.union(*ERRORS.values()))
+    parser.add_argument("--error", action="append", choices=names, help="inject only this error (repeatable)")
     arguments = parser.parse_args()
     if not calls.is_possible():
         print("this kernel cannot notify a process of system calls; use Linux 5.5 or newer on x86-64")
@@ -324,8 +327,7 @@ def main() -> int:
     memory_disk = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory_disk) as folder:
         campaign = Campaign(Path(folder), arguments.only or COMMANDS)
-        errors = arguments.errors.split(",") if arguments.errors else ()
-        faulty = table(campaign, arguments.each, errors, arguments.seed)
+        faulty = table(campaign, arguments.each, arguments.error or (), arguments.seed)
     print(f"{faulty} faults were handled wrongly")
     return bool(faulty)
 

@@ -20,17 +20,19 @@ from tests.helpers.languages import LANGUAGE_CODES, sentences
 
 
 def main() -> None:
-    """Check the languages and print the table."""
+    """Check the languages and print the table; fail if tokens are unknown, ids differ or texts are not restored."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("languages", nargs="*", metavar="LANGUAGE", help=f"{', '.join(LANGUAGE_CODES)}; default: all")
     arguments = parser.parse_args()
-    rows = []
+    rows, wrong = [], []
     for language in arguments.languages or LANGUAGE_CODES:
         folder = arguments.out / language
         folder.mkdir(parents=True)
         report = check_language(language, folder)
         filled, score = train_and_use(folder, sentences(language))
+        if report.unknown_tokens or report.cut_words or report.different_ids or report.not_restored:
+            wrong.append(language)
         cut_words = "–" if report.cut_words is None else f"{report.cut_words} of {report.spans}"
         rows.append(
             [
@@ -48,6 +50,7 @@ def main() -> None:
     headers = ("language", "tokens per word", "unknown", "cut words", "sentences", "other ids", "not restored")
     print(format_table([*headers, "filled", "table"], rows))
     print("Languages without spaces: tokens per character.")
+    assert not wrong, f"tokens are unknown or other, words are cut or texts are not restored: {', '.join(wrong)}"
 
 
 if __name__ == "__main__":

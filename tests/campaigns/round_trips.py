@@ -83,8 +83,8 @@ def largest_difference(
     second: Callable[..., list[torch.Tensor]],
     batches: Iterable[dict[str, torch.Tensor]],
 ) -> float:
-    """Return the largest difference of any output, without padding."""
-    largest = 0.0
+    """Return the largest difference of any output, without padding; NaN if a difference is NaN."""
+    largest = []
     with torch.inference_mode():
         for batch in batches:
             mask = batch["attention_mask"].bool()
@@ -92,8 +92,8 @@ def largest_difference(
                 difference = (ours - theirs).abs()
                 if difference.shape[:2] == mask.shape and difference.ndim == 3:
                     difference = difference[mask]
-                largest = max(largest, float(difference.max()))
-    return largest
+                largest.append(float(difference.max()))
+    return float(np.max(largest))  # unlike Python's `max`, NaN if one value is NaN
 
 
 def iter_batches(directory: Path, lines: Sequence[str]) -> Iterator[dict[str, torch.Tensor]]:
@@ -200,14 +200,14 @@ def through_sentence_transformers(ours: Path, folder: Path, lines: Sequence[str]
     model.save(str(folder / "sentences"))
     theirs = model.encode(list(lines), batch_size=_BATCH)
     (folder / "lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines), encoding="utf-8")
-    difference = 0.0
+    differences = []
     for directory in (ours, folder / "sentences"):
         vectors = folder / f"{directory.name}.jsonl"
         albert("encode", directory, "--input", folder / "lines.jsonl", "--out", vectors, "--precision", "fp32", *_CPU)
         rows = [json.loads(line)["vector"] for line in vectors.read_text(encoding="utf-8").splitlines()]
-        difference = max(difference, float(np.abs(np.array(rows) - theirs).max()))
+        differences.append(np.abs(np.array(rows) - theirs).max())
     other_ids = count_other_ids((ours, folder / "sentences"), lines)
-    return RoundTrip("ours → sentence-transformers → ours", len(lines), other_ids, difference)
+    return RoundTrip("ours → sentence-transformers → ours", len(lines), other_ids, float(np.max(differences)))
 
 
 def through_albert(kind: str, folder: Path, lines: Sequence[str], steps: int = STEPS) -> RoundTrip:
@@ -223,16 +223,13 @@ def through_albert(kind: str, folder: Path, lines: Sequence[str], steps: int = S
         transformers.AlbertForMaskedLM(config).save_pretrained(start)
     run = pretrain(write_text(folder), start, folder, steps)
     task = finetune(run, folder)
-    difference = max(
-        *(
-            largest_difference(read_ours(path), read_theirs(path), iter_batches(path, lines))
-            for path in (start, run, task)
-        ),
-        predicted_difference(task, folder, lines),
-    )
+    differences = [
+        largest_difference(read_ours(path), read_theirs(path), iter_batches(path, lines)) for path in (start, run, task)
+    ]
+    differences.append(predicted_difference(task, folder, lines))
     family = "BERT" if kind == "WordPiece" else "ALBERT"
     path = f"{kind}, {family} of transformers → data, pretrain, finetune, predict → transformers"
-    return RoundTrip(path, len(lines), count_other_ids((start, run, task), lines), difference)
+    return RoundTrip(path, len(lines), count_other_ids((start, run, task), lines), float(np.max(differences)))
 
 
 def main() -> None:
