@@ -26,11 +26,18 @@ if TYPE_CHECKING:
 settings.register_profile("albert", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 settings.load_profile("albert")
 
+# Variables of the user, of a scheduler or of a CI that would change what commands print or where they run.
+_FOREIGN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "NO_COLOR", "COLUMNS"}
+_FOREIGN |= {"TERMINAL_WIDTH", "PYTHONWARNINGS", "HF_ENDPOINT"}
+_FOREIGN_PREFIXES = ("SLURM_", "JOB_COMPLETION", "TORCHELASTIC_", "MASTER_", "WANDB_", "MLFLOW_", "TRACKIO_")
+for _name in list(os.environ):
+    if _name in _FOREIGN or _name.startswith(_FOREIGN_PREFIXES):
+        del os.environ[_name]
 # One thread per process: the tests' matrices are tiny, and pytest-xdist uses the cores.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # The Hub's libraries read this variable when they are imported.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def _is_usable_for_tests(folder: Path) -> bool:

@@ -133,18 +133,16 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     env = slurm_environment(folder, tiny_data)
     with subprocess.Popen(SLURM_JOB, env=env, stderr=subprocess.PIPE, text=True) as job:
         while not (folder / "run" / "metrics.jsonl").exists() and job.poll() is None:
-            time.sleep(0.05)
+            time.sleep(0.01)
         assert job.poll() is None, job.communicate()[1]
-        children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
-        os.kill(
-            int(children.stdout.split()[-1]), signal.SIGUSR1
-        )  # to the step only, as the option --signal without "B:" does
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGUSR1)  # to the step only, as the option --signal without "B:" does
         _, printed = job.communicate()
     assert job.returncode == 75, printed
     return folder
 
 
-SHORT = "--device cpu -s schedule.total_steps=200 -s train.eval_every=200 -s train.save_every=0"
+SHORT = "--device cpu -s schedule.total_steps=400 -s train.eval_every=400 -s train.save_every=0"
 SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), *SHORT.split()]
 
 
@@ -200,4 +198,4 @@ def test_kubernetes_resumes_the_run_of_the_slurm_job(stopped: Path, tiny_data: P
     result = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert f"resuming from step {saved_step}" in result.stderr
-    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 200)
+    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 400)

@@ -322,6 +322,8 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("NO_COLOR", "1")
     # With oneDNN, a benchmark measures which library is faster, and its headline names oneDNN only if that is faster.
     monkeypatch.setattr("albert_cli.training.device.measure_onednn_speedup", lambda hidden, intermediate, tokens: 1.0)
+    monkeypatch.setattr("albert_cli.training.device.measure_bf16_speedup", lambda: 1.0)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert plan.SMOKE.bundled is not None
     bundled = dataclasses.replace(plan.SMOKE.bundled, train_sentences=125, test_sentences=200)
     small = dataclasses.replace(plan.SMOKE, max_time="2s", runs=1, labels=(125,), sample_size=3000, bundled=bundled)

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_ranks_with_different_restart_counts_join(tmp_path: Path) -> None:
 
 
 def suspend_rank_1() -> None:
-    os.environ[ranks.PEER_TIMEOUT_VARIABLE] = "3"
+    os.environ[ranks.PEER_TIMEOUT_VARIABLE] = "6"
     with process_group("cpu") as group:
         group.barrier()
         if group.rank == 1:
@@ -121,17 +122,15 @@ def suspend_rank_1() -> None:
 def test_rank_exits_if_its_peer_is_silent(tmp_path: Path) -> None:
     """A machine that loses power closes no connection, so a rank must notice the silence."""
     waiting, silent = start_ranks(tmp_path / "log", 2, before=suspend_rank_1)
-    start_time = time.monotonic()
     assert waiting.wait() == 1
-    assert "no sign of life from rank 1 for 3 s" in waiting.printed_text()
-    assert time.monotonic() - start_time < 120
+    assert "no sign of life from rank 1 for 6 s" in waiting.printed_text()
     silent.kill()
 
 
 def work_longer_than_the_timeout() -> None:
-    os.environ[ranks.PEER_TIMEOUT_VARIABLE] = "2"
+    os.environ[ranks.PEER_TIMEOUT_VARIABLE] = "6"
     with process_group("cpu") as group:
-        time.sleep(5 * group.rank)
+        time.sleep(9 * group.rank)
         group.barrier()
     raise SystemExit
 
@@ -171,8 +170,9 @@ def journal_inode(run: Path) -> int:
 def rank_pid(launcher: int, rank: int) -> int:
     """Return the process ID of a rank that a launcher has started."""
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        if b"RANK=%d" % rank in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-            return int(child)
+        with suppress(OSError):  # the process has ended
+            if b"RANK=%d" % rank in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                return int(child)
     raise AssertionError(f"process {launcher} has no child with rank {rank}")
 
 

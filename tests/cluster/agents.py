@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from albert_cli import store
-from tests.helpers.processes import free_port
+from tests.helpers.processes import PATIENCE, free_port
 
-# Shorter than the defaults: one second between keep-alive messages (not 5), and five seconds for late nodes (not 30).
-_RENDEZVOUS = "keep_alive_interval=1,last_call_timeout=5"
+# Shorter than the defaults: one second between keep-alive messages (not 5), eight of which may be missing (not 3), and
+# five seconds for late nodes (not 30).
+_RENDEZVOUS = "keep_alive_interval=1,keep_alive_max_attempt=8,last_call_timeout=5"
 _SECONDS_BEFORE_RESTART = 2.0
-_PATIENCE_SECONDS = 300
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Nodes:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.1)

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.helpers.processes import free_port
+from tests.helpers.processes import PATIENCE, free_port
 
 NODES = (
     "127.0.0.1",
@@ -34,7 +34,6 @@ NODES = (
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
 _SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")  # folders of daemons, which PATH may lack
 _GPUS = 8
-_PATIENCE_SECONDS = 300
 # Without cgroups and a message bus, which containers lack. Short intervals make Slurm notice a dead node soon.
 _CONFIGURATION = """\
 ClusterName=test
@@ -144,7 +143,7 @@ class Slurm:
 
     def wait(self, condition: Callable[[], bool], log: Path | None = None) -> None:
         """Wait until the condition holds; if it does not, fail with the last part of `log`."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > deadline:
                 printed = log.read_text(errors="replace")[-4000:] if log is not None and log.exists() else ""

@@ -188,7 +188,9 @@ def test_evaluation_of_glue_needs_one_submission(slurm: Slurm, tmp_path: Path, e
     assert len(list(out.glob("*/run-*/results.json"))) == 6, "the array must finish all runs"
     assert slurm.wait_for_end(last) == ["COMPLETED"], logs(tmp_path)
     albert("eval", "glue", *paths, "--out", tmp_path / "whole", *settings)
-    for weights in sorted(out.glob("*/run-*/model.safetensors")):
+    trained = sorted(out.glob("*/run-*/model.safetensors"))
+    assert trained
+    for weights in trained:
         assert weights.read_bytes() == (tmp_path / "whole" / weights.relative_to(out)).read_bytes()
     scores, whole = (store.read_json(folder / "results.json") for folder in (out, tmp_path / "whole"))
     for task in whole["tasks"]:
@@ -203,5 +205,7 @@ def test_array_runs_an_experiment_with_the_same_weights(slurm: Slurm, tmp_path: 
     array = submit(slurm, tmp_path, "reproduce.slurm", "--", *arguments, OUT=str(out))
     assert slurm.wait_for_end(array) == ["COMPLETED"] * 8, logs(tmp_path)
     albert("reproduce", *arguments, "--out", tmp_path / "whole")
-    for weights in sorted((tmp_path / "whole").glob("stages/*/step-*/model.safetensors")):
+    trained = sorted((tmp_path / "whole").glob("stages/*/step-*/model.safetensors"))
+    assert trained
+    for weights in trained:
         assert weights.read_bytes() == (out / weights.relative_to(tmp_path / "whole")).read_bytes()

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -32,10 +31,23 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-_BUILD = """
-import sys
+# A build that kills its process as it begins the second work unit.
+_KILLED_BUILD = """
+import os, signal, sys
 from pathlib import Path
+from albert_cli.data import build
 from albert_cli.data.build import BuildSettings, build_data
+
+tokenize_unit = build.tokenize_unit
+finished = []
+
+def tokenize_or_kill(*arguments):
+    if finished:
+        os.kill(os.getpid(), signal.SIGKILL)
+    finished.append(tokenize_unit(*arguments))
+    return finished[0]
+
+build.tokenize_unit = tokenize_or_kill
 settings = BuildSettings(holdout=0.1, split_bytes=16_000, dedup=True)
 build_data(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]), settings, workers=1)
 """
@@ -220,17 +232,10 @@ def test_build_killed_five_times_gives_the_same_bytes(
     sources.append(str(shutil.copy(sources[0], tmp_path / "doubled.txt")))
     build_data(sources, small_vocabulary, tmp_path / "whole", settings, workers=1)
     out = tmp_path / "killed"
-    command = [sys.executable, "-c", _BUILD, str(small_vocabulary), str(out), *sources]
-    kills = 0
-    for _ in range(5):
-        process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
-        before = count_finished_tasks(out)
-        while count_finished_tasks(out) <= before and process.poll() is None:
-            time.sleep(0.001)
-        kills += process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert kills >= 4
+    command = [sys.executable, "-c", _KILLED_BUILD, str(small_vocabulary), str(out), *sources]
+    for number in range(5):
+        killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}, check=False)
+        assert killed.returncode == -signal.SIGKILL and count_finished_tasks(out) == number + 1
     build_data(sources, small_vocabulary, out, settings, workers=1)
     assert contents(out) == contents(tmp_path / "whole")
 

@@ -100,7 +100,7 @@ def test_prefetch_consumer_error_drops_the_queue() -> None:
     with pytest.raises(KeyboardInterrupt), prefetch(slow, range(600), depth=500) as results:
         next(results)
         raise KeyboardInterrupt
-    assert len(sampled) < 50  # of half a minute's work
+    assert len(sampled) < 400  # a queue that is not dropped is filled with 500
     assert not prefetch_threads()
 
 

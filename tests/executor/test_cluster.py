@@ -52,7 +52,7 @@ def lose_worker_in_lock(folder: Path) -> int:
         if not (folder / "lost").exists():
             (folder / "lost").touch()
             os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(300)
     return 1
 
 
@@ -63,7 +63,7 @@ def wait_for_sigterm(folder: Path) -> int:
 
     signal.signal(signal.SIGTERM, save)
     (folder / "started").touch()
-    time.sleep(60)
+    time.sleep(300)
     return 0
 
 

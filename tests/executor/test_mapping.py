@@ -15,6 +15,7 @@ import pytest
 
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.executor import map_unordered
+from tests.helpers.processes import PATIENCE
 
 
 def answer(value: int) -> int:
@@ -99,7 +100,7 @@ def test_cause_is_known_if_another_worker_is_starting(monkeypatch: pytest.Monkey
 
     def start_late(self: SpawnProcess) -> None:
         for process in started:
-            process.join(20)
+            process.join(PATIENCE)
         for _ in range(100 if started else 0):
             time.sleep(0.01 * (not self._args[0]._reader.closed))  # type: ignore[attr-defined]
         start(self)

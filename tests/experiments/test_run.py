@@ -418,7 +418,7 @@ def test_time_limit_during_a_stage_stops_the_next_one(tmp_path: Path) -> None:
     plan = counted(tmp_path, "albert-base", "albert-large")
     plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, nproc=1))
     with pytest.raises(Interrupted):
-        run_stages(plan, list(plan.stages.values()), stage, max_time=2.0)
+        run_stages(plan, list(plan.stages.values()), stage, max_time=10.0)
     assert len(options) == len(list((tmp_path / "out" / "stages").glob("*.json"))) == 1
 
 
@@ -483,10 +483,10 @@ def test_list_of_thread_counts_is_accepted(tmp_path: Path, monkeypatch: pytest.M
 def test_time_limit_saves_and_exits_with_75(tmp_path: Path, tiny_data: Path) -> None:
     """The run saves and exits with 75; the same command resumes it."""
     more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000"]
-    ended = reproduce("similarity", tmp_path / "out", *more, "--max-time", "3s", expect=75)
+    ended = reproduce("similarity", tmp_path / "out", *more, "--max-time", "6s", expect=75)
     assert "run the same command again" in ended["err"]
-    begun = (tmp_path / "out" / "stages").glob("pretrain-*/metrics.jsonl")
-    assert all(list(journal.parent.glob("step-*")) for journal in begun), "the step is saved"
+    begun = list((tmp_path / "out" / "stages").glob("pretrain-*/metrics.jsonl"))
+    assert begun and all(list(journal.parent.glob("step-*")) for journal in begun), "the step is saved"
 
 
 def test_failed_stage_prints_one_error(tmp_path: Path, tiny_data: Path) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import multiprocessing.forkserver
 import os
+import random
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 PATIENCE = 1800  # seconds until a process counts as hanging; long, because the machine may be busy
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -86,11 +90,32 @@ def albert(log: Path, *arguments: object, environment: dict[str, str] | None = N
     return run.wait(), run.printed_text()
 
 
+def terminate_at_step(number: int) -> None:
+    """Let this process send SIGTERM to itself as training begins a step; for `before` of `start`."""
+    from albert_cli.training.loop import Loop
+
+    original = Loop._step
+
+    def step(self: Loop[Any], micro_batches: Any) -> Any:
+        if self.state.step + 1 == number:
+            signal.raise_signal(signal.SIGTERM)
+        return original(self, micro_batches)
+
+    Loop._step = step  # type: ignore[method-assign]
+
+
 def free_port() -> str:
-    """Return the number of a port that no process uses."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
+    """Return the number of a port that no process uses.
+
+    Each process of pytest-xdist has its own range of ports, below the ports that the system assigns to connections.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+    first = 20_000 + 1000 * process
+    for port in random.SystemRandom().sample(range(first, first + 1000), 1000):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return str(port)
+    raise AssertionError("no port is free")
 
 
 def start_ranks(log: Path, count: int, *arguments: object, before: Callable[[], None] | None = None) -> list[Run]:

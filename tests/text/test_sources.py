@@ -129,7 +129,8 @@ def test_resolve_folder_rejects_unreadable_subfolder(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A.\n")
     (tmp_path / "closed").mkdir(mode=0)
     for parent in [tmp_path, *tmp_path.parents][:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
+        if parent.owner() == tmp_path.owner():
+            parent.chmod(parent.stat().st_mode | 0o055)
     script = """
 import os, sys
 from albert_cli.errors import InputError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import resource
@@ -52,7 +53,7 @@ def test_measure_bf16_speedup_has_no_side_effects() -> None:
     threads = torch.get_num_threads()
     torch.manual_seed(3)
     device.measure_bf16_speedup.cache_clear()
-    assert 0.01 < device.measure_bf16_speedup() < 100
+    assert 0 < device.measure_bf16_speedup() < math.inf
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == threads
 

@@ -9,6 +9,7 @@ import statistics
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,7 @@ from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import PreparedTask
 from tests.helpers.checkpoints import untrained
-from tests.helpers.processes import albert, start
+from tests.helpers.processes import albert, start, terminate_at_step
 from tests.helpers.task_runs import SHAPE, build_model, evaluate, finetune, prepare, summarize
 
 OVERRIDES = (
@@ -360,9 +361,7 @@ def test_finetune_resume_with_other_data_is_rejected(
     command: Sequence[object], finished: Path, table: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    process = start(tmp_path / "log", *command, "--out", run)
-    process.wait_until(lambda: bool(list(run.glob("step-*"))))
-    process.terminate()
+    process = start(tmp_path / "log", *command, "--out", run, before=partial(terminate_at_step, 7))
     assert process.wait() == 75
     other_table = Path(shutil.copytree(table, tmp_path / "table"))
     (other_table / "dev.tsv").write_text("text\tlabel\nluma wi\twi\nkra\tkra\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli import machine, store
+from albert_cli import journal, machine, store
 from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError, ConfigError
@@ -110,7 +110,7 @@ def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: 
     arguments: list[object] = [*command, "--out", run, "--max-time", "10s"]
     arguments += ["-s", "train.save_every=1", "-s", "schedule.total_steps=99999"]
     process = start(tmp_path / "log", *arguments)
-    process.wait_until(lambda: len(list_steps(run)) == 2)
+    process.wait_until(lambda: len(list_steps(run)) >= 2)
     process.kill()
     saved = store.read_json(run / "status.json")["total_steps"]
     assert saved < 99_999
@@ -119,7 +119,7 @@ def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: 
     assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
     assert read_status(run)["state"] == "done"
     assert read_status(run)["step"] == list_steps(run)[-1] == saved
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-2])
+    last = [record for record in journal.read_journal(run / "metrics.jsonl") if "lr" in record][-1]
     assert last["lr"] < 0.01 * 5.5 / saved  # the schedule has ended near zero
 
 

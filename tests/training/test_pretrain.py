@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.task_recipe import load_recipe as resolve_task
 from tests.helpers.namespaces import has_namespaces
-from tests.helpers.processes import albert, start
+from tests.helpers.processes import albert, start, terminate_at_step
 from tests.helpers.runs import LAST, copy_run, list_steps, poison_loss, read_curve, read_status, weights_hash
 
 # ---------------------------------------------------------------- a run
@@ -137,13 +138,12 @@ def test_transformers_reads_every_checkpoint(step: int, finished: Path) -> None:
 
 def test_pretrain_signal_saves_current_step(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = start(tmp_path / "log", *command, "--out", run, "-s", "train.save_every=0", "-s", "train.log_every=1")
-    process.wait_until(lambda: (run / "metrics.jsonl").exists())
-    process.terminate()
+    settings = ("-s", "train.save_every=0", "-s", "train.log_every=1")
+    process = start(tmp_path / "log", *command, "--out", run, *settings, before=partial(terminate_at_step, 7))
     assert process.wait() == 75
     assert "run the same command again to resume" in process.printed_text()
     (step,) = list_steps(run)
-    assert 0 < step < 30
+    assert step == 7, "the step that has begun is finished"
     status = read_status(run)
     assert status.pop("host") and status.pop("command").startswith("albert pretrain ")
     message = f"{run}: stopped after step {step}"

@@ -19,6 +19,7 @@ from albert_cli import journal
 from albert_cli.errors import ConfigError
 from albert_cli.training.pretrain import plan_pretraining, pretrain
 from albert_cli.training.trackers import IDS_FILE, PROJECT, Trackers, open_trackers
+from tests.helpers.processes import PATIENCE
 
 
 def train_losses(run: Path) -> list[tuple[int, float]]:
@@ -111,8 +112,10 @@ def test_run_writes_wandb_curves(
     pretrain(str(recipe), tiny_data, run, ['train.track=["wandb"]'], device="cpu")
     (file,) = run.glob("wandb/offline-run-*/*.wandb")
     points: dict[int, dict[str, Any]] = {}
-    deadline = time.monotonic() + 60
-    while not points and time.monotonic() < deadline:  # a process of wandb writes the file, on a busy machine later
+    deadline = time.monotonic() + PATIENCE
+    while (
+        len(points) < len(train_losses(run)) and time.monotonic() < deadline
+    ):  # a process of wandb writes the file, on a busy machine later
         for data in leveldb_log_records(file.read_bytes()):
             record = messages.Record.FromString(data)
             values = {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
