@@ -113,9 +113,8 @@ def test_run_writes_wandb_curves(
     (file,) = run.glob("wandb/offline-run-*/*.wandb")
     points: dict[int, dict[str, Any]] = {}
     deadline = time.monotonic() + PATIENCE
-    while (
-        len(points) < len(train_losses(run)) and time.monotonic() < deadline
-    ):  # a process of wandb writes the file, on a busy machine later
+    # A process of wandb writes the file, on a busy machine later.
+    while len(points) < len(train_losses(run)) and time.monotonic() < deadline:
         for data in leveldb_log_records(file.read_bytes()):
             record = messages.Record.FromString(data)
             values = {(i.key or "/".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
