@@ -20,6 +20,7 @@ from albert_cli.model import hub
 from albert_cli.results import RESULTS, EvaluationResult, ScoredResult
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Example
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
+from albert_cli.tasks.token_classification import NER
 from albert_cli.training import capacity, run
 from albert_cli.training.device import autocast
 from albert_cli.training.task_inputs import Inputs, encode_examples
@@ -60,8 +61,9 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
             )
         if model_settings.labels and not training_is_requested:
             task.reorder_labels(checkpoint)  # raises `ConfigError`: the names in `model.labels` are not the task's
-        if prepared.recipe.task == "table" and checkpoint.finetuned_task is not None and not request.retrain:
-            return prepare_task(name, request, opened)  # training reads the usual columns, not the checkpoint's
+        if prepared.recipe.task in ("table", NER) and checkpoint.output_names and not request.retrain:
+            # Training reads the usual columns and the classes of the data, not those of the checkpoint.
+            return prepare_task(name, request, opened)
         return prepared
     if model_settings.head == "auto" and checkpoint.has_unnamed_labels:
         raise ConfigError(

@@ -17,6 +17,7 @@ from albert_cli.errors import InputError
 from albert_cli.tasks.choice import MAX_OPTIONS, drop_empty_options
 from albert_cli.tasks.columns import (
     find_column,
+    find_label_column,
     find_named_columns,
     find_usual_column,
     label_and_id_columns,
@@ -72,7 +73,7 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
         raise missing_column(table, "choices", CHOICE_COLUMN_NAMES["choices"])
     passage = find_column(table, "text", settings, CHOICE_COLUMN_NAMES)
     question = find_column(table, "question", settings, CHOICE_COLUMN_NAMES)
-    label = find_column(table, "label", settings, CHOICE_COLUMN_NAMES)
+    label = find_label_column(table, settings, CHOICE_COLUMN_NAMES)
     # The user may name one column for a role whose other usual role finds it too. It is then read only once.
     if passage == question:
         if settings.text:
@@ -166,7 +167,7 @@ def _to_texts(value: object) -> tuple[str, ...]:
 
 
 def _index_by_name(row: ChoiceRow) -> int | None:
-    return row.names.index(row.label) if row.names.count(row.label) == 1 else None
+    return row.names.index(row.label) if row.label and row.names.count(row.label) == 1 else None
 
 
 def _index_by_letter(row: ChoiceRow) -> int | None:
@@ -184,7 +185,8 @@ def _index_by_number(row: ChoiceRow, first: int) -> int | None:
 
 def _index_by_text(row: ChoiceRow) -> int | None:
     options = [option.strip() for option in row.options]
-    return options.index(row.label) if row.label in options else None
+    # An empty label is a missing one, even if an option before the last is blank.
+    return options.index(row.label) if row.label and row.label in options else None
 
 
 # The functions that read a label. They return the index of the option, or None if the reading does not fit the label.

@@ -84,6 +84,18 @@ def require_column(
     return index
 
 
+def find_label_column(
+    table: TextTable, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
+) -> int | None:
+    """Return the index of the column with labels; None without such a column, even if the settings name one.
+
+    A file with hidden labels lacks the column. If labels are needed, use `require_column`.
+    """
+    if settings.label and settings.label not in table.columns:
+        return None
+    return find_column(table, "label", settings, names)
+
+
 def find_id_column(table: TextTable, settings: TableSettings) -> int | None:
     """Return the index of the column with ids; None without such a column, and for `table.id = "none"`."""
     if settings.id == "none" and "none" not in table.columns:
@@ -98,7 +110,8 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
     Raises `InputError` if there is no text column.
     """
     if settings.text_pair:
-        return require_column(table, "text", settings), require_column(table, "text_pair", settings)
+        second_column = require_column(table, "text_pair", settings)
+        return _find_first_text(table, settings), second_column
     if settings.text:
         return (require_column(table, "text", settings),)
     lowercase = lowercase_columns(table, label_and_id_columns(settings))
@@ -110,12 +123,30 @@ def find_text_columns(table: TextTable, settings: TableSettings) -> tuple[int, .
     return (text,) if pair is None else (text, pair)
 
 
+def _find_first_text(table: TextTable, settings: TableSettings) -> int:
+    """Return the index of the first text's column in a table whose second text is in the column `table.text_pair`.
+
+    Unless the settings name the column, it is the usual partner of the second one, or has another usual name. Raises
+    `InputError` if there is none.
+    """
+    if settings.text:
+        return require_column(table, "text", settings)
+    partners = [first for first, second in _PAIRS if second == settings.text_pair.strip().lower()]
+    excluded = {*label_and_id_columns(settings), settings.text_pair}
+    column = find_usual_column(table, [*partners, *COLUMN_NAMES["text"]], excluded)
+    if column is None:
+        raise missing_column(table, "text", COLUMN_NAMES["text"])
+    return column
+
+
 def match_text_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
     """Return the indices of the text columns that match `names`, the names of the training table's text columns.
 
-    These are the columns with the same names. If one is missing, the result is that of `find_text_columns`. Raises
-    `InputError` if that result has fewer or more columns than `names`.
+    These are the columns with the same names, or with names that differ only in case. If one is missing, the result is
+    that of `find_text_columns`. Raises `InputError` if that result has fewer or more columns than `names`.
     """
+    if set(names) <= set(table.columns):
+        return tuple(map(table.columns.index, names))
     lowercase = lowercase_columns(table)
     same_names = [name.strip().lower() for name in names]
     if all(name in lowercase for name in same_names):

@@ -181,10 +181,17 @@ def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, ob
 def cell_text(value: object) -> str:
     """Return a JSON or Parquet value as the text of a cell.
 
-    A string is the text, null an empty text, and the text of another value is its JSON. NUL is removed, and a lone
-    surrogate becomes U+FFFD.
+    A string is the text, and null is an empty text. The text of a number, a bool, a list or an object is its JSON, the
+    text of bytes is decoded as UTF-8, and the text of a decimal or a date is its usual form. NUL is removed; a lone
+    surrogate and a byte that is not UTF-8 become U+FFFD.
     """
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    match value:
+        case None:
+            return ""
+        case bytes():
+            text = value.decode(errors="replace")
+        case bool() | int() | float() | list() | tuple() | dict():
+            text = json.dumps(value, ensure_ascii=False, default=cell_text)
+        case _:
+            text = str(value)
     return replace_surrogates(text.replace("\0", ""))

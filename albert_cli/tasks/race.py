@@ -84,7 +84,7 @@ class RaceFiles:
             values = {"article": article, "questions": [question], "options": [options]}
             passage = validate_as(_PassageRecord, values, where, _PASSAGE_FORMAT)
             texts = _require_four_options(passage.options[0], where)
-            is_hidden = split == "test" and not answer
+            is_hidden = split in task.test_splits and not answer
             label = None if is_hidden else int(task.parse_label(answer, where))
             yield ChoiceExample(question_id, article, question, texts, label, level)
 

@@ -7,7 +7,7 @@ from the settings and the content of the files, and prints it. `table_sources` t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_uppercase
 
@@ -26,9 +26,10 @@ from albert_cli.tasks.choice_columns import (
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.columns import (
     check_texts,
-    find_column,
     find_id_column,
+    find_label_column,
     find_text_columns,
+    find_usual_column,
     label_and_id_columns,
     warn_unused_texts,
 )
@@ -37,6 +38,7 @@ from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.multi_label_table import infer_label_names, is_multi_label_table, read_label_sets
 from albert_cli.tasks.table_files import TableFiles, find_table_files
+from albert_cli.tasks.table_layout import TrainedColumns
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.tasks.text_table import TextTable
@@ -49,12 +51,12 @@ class ModelHead:
     """The classifier of a model that may be scored on a table.
 
     `labels` are the classes, or () if the model has no classifier. `is_multi_label` is true if a text may have several
-    classes. `text_columns` are the names of the training table's text columns, one or two; () if the names were usual.
+    classes. `columns` are the names of the training table's columns, empty if the names were usual.
     """
 
     labels: tuple[str, ...] = ()
     is_multi_label: bool = False
-    text_columns: tuple[str, ...] = ()
+    columns: TrainedColumns = field(default_factory=TrainedColumns)
 
 
 NO_HEAD = ModelHead()
@@ -65,16 +67,16 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
 
     `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `head` is the classifier of the model that may be
     scored on the table. Its labels are the classes if there is no train, or if the data are a single file whose labels
-    are all among them. Its text columns are read if the table has them, and `settings` name no text and give them no
-    other role. Raises `ConfigError` if no file is named, and `InputError` for a missing file or column, or for labels
-    that are neither classes nor values.
+    are all among them. Its columns are read if the table has all of them, in any case. They are not read if `settings`
+    name texts, question or choices, or give one of the columns another role. Raises `ConfigError` if no file is named,
+    and `InputError` for a missing file or column, or for labels that are neither classes nor values.
     """
     files = find_table_files(settings, data)
     # If `data` is a single file, it is the only split. A folder's files, and those of the Hub, have other names.
     is_single_file = data is not None and files == {"train": str(Path(data))}
     tables = TableFiles(settings, files, is_single_file)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
-    settings = _name_trained_columns(settings, first_table, head.text_columns)
+    settings = _name_trained_columns(settings, first_table, head.columns)
     tables = replace(tables, settings=settings)
     if is_choice_table(first_table, settings):
         task = as_any_task(_choice_task(settings, tables, first_table))
@@ -86,24 +88,43 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     return replace(task.with_splits(files), accepts_any_task=tables.may_be_for_scoring)
 
 
-def _name_trained_columns(settings: TableSettings, table: TextTable, names: tuple[str, ...]) -> TableSettings:
-    """Return settings that name the text columns of a model's training.
+def _name_trained_columns(settings: TableSettings, table: TextTable, trained: TrainedColumns) -> TableSettings:
+    """Return settings that name the columns of a model's training, in the table's spelling.
 
-    The settings are unchanged if the table lacks one of these columns, if the user chose the texts, or if the user
-    named one of them as label or id.
+    The settings are unchanged if the table lacks one of these columns, if the user chose texts, question or choices, or
+    if the user named one of the columns as label or id.
     """
-    has_text_settings = settings.text != "" or settings.text_pair != ""
-    have_other_role = not label_and_id_columns(settings).isdisjoint(names)
-    if not names or has_text_settings or have_other_role or not set(names) <= set(table.columns):
+    names = [name for name in (*trained.texts, trained.question, *trained.choices) if name]
+    spelling = {}
+    for name in names:
+        column = find_usual_column(table, [name.strip().lower()])
+        if name in table.columns:
+            spelling[name] = name
+        elif column is not None:
+            spelling[name] = table.columns[column]
+    has_all_columns = bool(names) and len(set(spelling.values())) == len(names)
+    is_chosen_by_user = any((settings.text, settings.text_pair, settings.question, settings.choices))
+    have_other_role = not label_and_id_columns(settings).isdisjoint(spelling.values())
+    if not has_all_columns or is_chosen_by_user or have_other_role:
         return settings
-    return replace(settings, text=names[0], text_pair="".join(names[1:]))
+    spelling[""] = ""  # a role without a column
+    return replace(
+        settings,
+        text=spelling[trained.text],
+        text_pair=spelling[trained.text_pair],
+        question=spelling[trained.question],
+        choices=tuple(spelling[name] for name in trained.choices),
+    )
 
 
 # ---------------------------------------------------------------- multiple choice
 
 
 def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextTable) -> Choice:
-    """Make a task of multiple choice; decide from train and dev together how a label denotes its option."""
+    """Make a task of multiple choice; decide from train and dev together how a label denotes its option.
+
+    If neither has labels, the labels of test decide.
+    """
     option_counts: set[int] = set()
     labeled_rows: list[ChoiceRow] = []
     counts_from_0 = False
@@ -112,7 +133,8 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
         split_columns = find_choice_columns(table, settings)
         rows = read_choice_rows(table, split_columns)
         option_counts |= {len(row.options) for row in rows}
-        if split == "test" or split_columns.label is None:
+        # The labels of test may be hidden. They decide only if train and dev, which precede test, have none.
+        if split_columns.label is None or (split == "test" and labeled_rows):
             continue
         labeled_rows += [row for row in rows if not (settings.missing == "skip" and row.has_missing_label)]
         # Columns such as ending0, ending1, … suggest that the labels count from 0, too.
@@ -126,7 +148,7 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
     most = max(option_counts)
     count = str(most) if fewest == most else f"{fewest} to {most}"
     message = f"{_column_names(first_table, texts)} → one of {count} choices"
-    if label_reading != "auto":  # it remains "auto" if neither train nor dev has labels
+    if label_reading != "auto":  # it remains "auto" without labels
         message += f", labels are {LABEL_DESCRIPTIONS[label_reading]}"
     console.info(f"{first_table.origin}: {message}")
     warn_unused_texts(first_table, [*texts, *columns.options, columns.label, find_id_column(first_table, settings)])
@@ -164,24 +186,25 @@ def _classification_task(
 def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the classes: those of the settings, or else of train, or else of the model; () for a regression.
 
-    If a model is scored on train and has all its labels, the classes are the model's. Return None if there is neither
-    train nor a model with a classifier.
+    If a model is scored on the first file and has all its labels, the classes are the model's, in the spelling of the
+    labels. Return None if there is neither train nor a model with a classifier.
     """
     if settings.kind == "regression":
         return ()
     if settings.labels:
         return settings.labels
-    if "train" not in tables.files:
-        if len(model_labels) == 1:  # the model predicts a value
-            return ()
-        return model_labels or None
-    train = tables.table("train")
-    cells = read_label_cells(train, settings)
-    if tables.may_be_for_scoring and settings.kind == "auto":
-        labels = match_model_labels(cells, model_labels)
-        if labels is not None:
+    first_table = tables.table(next(iter(tables.files)))
+    has_labels = find_label_column(first_table, settings) is not None
+    if tables.may_be_for_scoring and has_labels:
+        labels = match_model_labels(read_label_cells(first_table, settings), model_labels)
+        # A model that predicts a value does not fit if the user requests classes.
+        if labels is not None and (labels or settings.kind == "auto"):
             return labels
-    return infer_classes(cells, settings, train.origin)
+    if "train" in tables.files:
+        return infer_classes(read_label_cells(first_table, settings), settings, first_table.origin)
+    if len(model_labels) == 1:  # the model predicts a value
+        return () if settings.kind == "auto" else None
+    return model_labels or None
 
 
 # ---------------------------------------------------------------- multi-label classification
@@ -200,7 +223,7 @@ def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: Te
 
 def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
     """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table."""
-    if settings.kind != "auto" or not head.is_multi_label or not tables.may_be_for_scoring:
+    if settings.kind not in ("auto", "multi-label") or not head.is_multi_label or not tables.may_be_for_scoring:
         return False
     names = {name for label_set in read_label_sets(table, settings, head.labels) for name in label_set.names}
     return names <= set(head.labels)
@@ -235,7 +258,7 @@ def _report_text_columns(table: TextTable, settings: TableSettings, texts: Seque
     Print warnings for unused columns and rows without text. Raises `InputError` if no row has a text.
     """
     console.info(f"{table.origin}: {_column_names(table, texts)} → {target}")
-    warn_unused_texts(table, [*texts, find_column(table, "label", settings), find_id_column(table, settings)])
+    warn_unused_texts(table, [*texts, find_label_column(table, settings), find_id_column(table, settings)])
     check_texts(table, texts)
 
 

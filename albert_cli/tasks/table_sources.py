@@ -22,7 +22,7 @@ from albert_cli.tasks.choice_columns import (
     read_choice_rows,
 )
 from albert_cli.tasks.classification import TextExample
-from albert_cli.tasks.columns import find_column, match_text_columns, require_column
+from albert_cli.tasks.columns import find_label_column, match_text_columns, require_column
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.label_cells import LabelCell, is_missing, missing_label, read_label_cells
 from albert_cli.tasks.multi_label import MultiLabelExample
@@ -101,7 +101,7 @@ class TextTableSource(TableSource[TextExample]):
         text_columns = match_text_columns(table, self.names, settings)
         must_have_labels = split not in task.test_splits
         labels: Sequence[LabelCell | None] = [None] * len(table.cells)  # for a test file without labels
-        if must_have_labels or find_column(table, "label", settings) is not None:
+        if must_have_labels or find_label_column(table, settings) is not None:
             labels = read_label_cells(table, settings)
         examples = []
         for index, (row, label) in enumerate(zip(table.cells, labels, strict=True)):
@@ -152,7 +152,7 @@ def _has_label_columns(table: TextTable, settings: TableSettings) -> bool:
     """Return True if a table has all columns that multi-label labels are read from."""
     if settings.label_columns:
         return set(settings.label_columns) <= set(table.columns)
-    return find_column(table, "label", settings) is not None
+    return find_label_column(table, settings) is not None
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
     def read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
         """Read the rows of a split's file; a test file may lack labels, and `table.missing` may skip rows without one.
 
-        Labels of test are ignored if `label_reading` is "auto", because neither train nor dev showed how to read them.
+        `open_table` inferred the reading from the rows that have labels.
         """
         settings = self.tables.settings
         table = self.tables.table(split)
@@ -181,9 +181,7 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
             passage = "" if columns.passage is None else cells[columns.passage]
             question = "" if columns.question is None else cells[columns.question]
             correct = None
-            is_readable = self.label_reading != "auto" and not row.has_missing_label
-            # If the rows must have labels, the reading is never "auto", because `open_table` inferred it from them.
-            if must_have_labels or is_readable:
+            if must_have_labels or not row.has_missing_label:
                 correct = parse_choice_label(row, self.label_reading)
             examples.append(ChoiceExample(ids[index], passage, question, row.options, correct))
         return examples

@@ -43,15 +43,17 @@ class TextTable:
         return [self.columns.index(name) for name in names]
 
     def ids(self, column: int | None, *, must_be_unique: bool, hint: str = _UNIQUE_HINT) -> list[str]:
-        """Return the rows' ids from a column; without a column (None) the ids are the rows' indices from 0.
+        """Return the rows' ids from a column; the id of a row without one is its index from 0.
 
+        Without a column (None) no row has an id.
         If `must_be_unique` is true, raises `InputError` with `hint` for an id that occurs twice.
         """
         if column is None:
             return [str(index) for index in range(len(self.cells))]
+        ids = [row[column] or str(index) for index, row in enumerate(self.cells)]
         if must_be_unique:
-            check_unique(((row[column], self.where(index)) for index, row in enumerate(self.cells)), hint)
-        return [row[column] for row in self.cells]
+            check_unique(((name, self.where(index)) for index, name in enumerate(ids)), hint)
+        return ids
 
 
 def check_unique(ids: Iterable[tuple[str, str]], hint: str = _UNIQUE_HINT) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
-from albert_cli.errors import InputError
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.data_files import find_split_file, read_lines
 from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, is_tag, normalize_tags
@@ -92,13 +92,18 @@ class TokenFiles:
     is_single_file: bool
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TokenExample]:
-        """Read the texts of a split from `files`; `data` is ignored, because `files` names them."""
+        """Read the texts of a split from `files`; `data` is ignored, because `files` names them.
+
+        With `task.scores_whole_file` all texts of a single file are dev, and reading train raises `MissingDataError`.
+        """
         if "dev" in self.files or split == "test":
             is_labeled = split not in task.test_splits
             path = Path(self.files[split])
             return read_token_file(path, labeled=is_labeled, unique_ids=split != "train", tags=task.labels)
         examples = read_token_file(Path(self.files["train"]), unique_ids=True, tags=task.labels)
         if task.scores_whole_file and self.is_single_file:
+            if split == "train":
+                raise MissingDataError(f"{self.files['train']}: scored as a whole, so there is no training data")
             return examples
         return hold_out_dev(
             split,
@@ -166,14 +171,17 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
     """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`.
 
     A line is `TOKEN … TAG`, and blank lines separate texts. `-DOCSTART-` lines, and comments (`# …`) before the first
-    token of a text, are skipped. A line `# TAG` is no comment: its token is `#`.
+    token of a text, are skipped. A line `# … TAG` with as many columns as the file's other tokens, or with two, is no
+    comment: its token is `#`.
     """
     tokens: list[str] = []
     tags: list[str] = []
     count = 0
-    for number, line in enumerate([*read_lines(path), ""], start=1):  # the blank line ends the last text
-        fields = line.split("\t") if "\t" in line else line.split()
-        is_tagged_sign = len(fields) == 2 and is_tag(fields[1])
+    file_lines = read_lines(path)
+    widths = {2, _count_columns(file_lines)}
+    for number, line in enumerate([*file_lines, ""], start=1):  # the blank line ends the last text
+        fields = _split_columns(line)
+        is_tagged_sign = len(fields) in widths and is_tag(fields[-1])
         is_comment = line.startswith("# ") and not tokens and not is_tagged_sign
         is_token = bool(line.strip()) and fields[0] != "-DOCSTART-" and not is_comment
         if is_token:
@@ -195,6 +203,18 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
             tokens = []
             tags = []
             count += 1
+
+
+def _split_columns(line: str) -> list[str]:
+    return line.split("\t") if "\t" in line else line.split()
+
+
+def _count_columns(lines: Sequence[str]) -> int:
+    """Return the number of columns in the first line of a token that is certainly no comment; 2 without one."""
+    for line in lines:
+        if line.strip() and not line.startswith(("#", "-DOCSTART-")):
+            return len(_split_columns(line))
+    return 2
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:

@@ -18,7 +18,7 @@ from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, EvaluationSplit
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.registry import find_task
-from albert_cli.tasks.table import ModelHead, open_table
+from albert_cli.tasks.table import NO_HEAD, ModelHead, open_table
 from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.token_classification import NER, open_token_task, tag_names
 from albert_cli.text.vocabulary import Vocabulary
@@ -120,8 +120,9 @@ def prepare_task(
 
     name: a task, or a recipe as in `load_recipe`. opened: the checkpoints that this command has already read; this
     function adds the ones that it reads. may_be_scored: if True, a table's texts are read from the columns of the
-    checkpoint's training, because the checkpoint may be scored without training. Raises `InputError` if dev is to be
-    scored and the task has no dev data.
+    checkpoint's training, because the checkpoint may be scored without training. The kind and the classes of a single
+    file may then be those of the checkpoint's head, and also if the recipe continues with this head. Raises
+    `InputError` if dev is to be scored and the task has no dev data.
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():
@@ -132,10 +133,13 @@ def prepare_task(
     source = open_checkpoint(find_directory(request.checkpoint), opened)
     # With the recipe's class names and positions. `opened` keeps the unchanged checkpoint for other recipes.
     source = replace(source, checkpoint=recipe.model.apply_to_checkpoint(source.checkpoint))
+    uses_head = may_be_scored or recipe.model.head == "checkpoint"
     if recipe.task == "table":
-        task: AnyTask = open_table(recipe.table, request.data, _read_head(source.checkpoint, may_be_scored))
+        head = _read_head(source.checkpoint, may_be_scored) if uses_head else NO_HEAD
+        task: AnyTask = open_table(recipe.table, request.data, head)
     elif recipe.task == NER:
-        task = open_token_task(recipe.table, request.data, tag_names(source.checkpoint))
+        tags = tag_names(source.checkpoint) if uses_head else ()
+        task = open_token_task(recipe.table, request.data, tags)
     else:
         task = find_task(recipe.task)
     if not task.dev_splits and request.split == "dev":
@@ -144,11 +148,11 @@ def prepare_task(
 
 
 def _read_head(checkpoint: hub.Checkpoint, with_columns: bool) -> ModelHead:
-    """Return the class names and, if requested, the text columns that a checkpoint records from fine-tuning."""
+    """Return the class names and, if requested, the columns that a checkpoint records from fine-tuning."""
     finetuned = checkpoint.finetuned_task if with_columns else None
     layout = TableLayout.from_finetuned(finetuned)
     labels = checkpoint.output_names if checkpoint.is_multi_label else checkpoint.labels
-    return ModelHead(labels, checkpoint.is_multi_label, layout.columns.texts)
+    return ModelHead(labels, checkpoint.is_multi_label, layout.columns)
 
 
 def prepare_with_recipe(

@@ -130,3 +130,10 @@ def test_read_choice_table_skips_missing_labels(tmp_path: Path) -> None:
         read_table(tmp_path / "a.csv", content)
     with pytest.raises(InputError, match="no row has a label"):
         read_table(tmp_path / "b.csv", "question,option_a,option_b,label\nq,one,two,\n", missing="skip")
+
+
+def test_read_choices_empty_label_is_no_blank_option(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="label '' names none"):
+        read_labels(tmp_path, [(["a", "", "c"], ""), (["a", "b", "c"], "c")])
+    with pytest.raises(InputError, match="label '' names none"):
+        read_labels(tmp_path, [({"text": ["a", "b"], "label": ["x", ""]}, ""), (arc(list("abcd")), "c")])

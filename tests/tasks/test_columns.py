@@ -157,3 +157,24 @@ def test_match_text_columns_pair_for_single_texts_is_rejected(tmp_path: Path) ->
     task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
     with pytest.raises(InputError, match="but the model reads single texts"):
         task.read("dev")
+
+
+@pytest.mark.parametrize(
+    ("columns", "pair", "texts"),
+    [
+        (["question", "sentence", "label"], "sentence", ("question", "sentence")),
+        (["question", "sentence", "label"], "question", ("sentence", "question")),
+        (["text", "premise", "hypothesis", "label"], "hypothesis", ("premise", "hypothesis")),
+        (["query", "passage", "label"], "passage", ("query", "passage")),
+    ],
+)
+def test_find_text_columns_named_pair_is_read_once(
+    tmp_path: Path, columns: list[str], pair: str, texts: tuple[str, str]
+) -> None:
+    example = open_columns(tmp_path, columns, text_pair=pair).read("dev")[0]
+    assert (example.text_a, example.text_b) == (f"the {texts[0]}", f"the {texts[1]}")
+
+
+def test_find_text_columns_pair_alone_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="for the text "):
+        open_columns(tmp_path, ["sentence", "label"], text_pair="sentence")

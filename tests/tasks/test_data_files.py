@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import zipfile
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,24 @@ def test_read_objects_reads_the_keys_of_all_objects(tmp_path: Path) -> None:
     assert table.cells == [["a", "", ""], ["b", "c", ""], ["d", "", "1"]]
     path.write_text('{}\n{"text": "a"}\n')
     assert read_objects(path).cells == [[""], ["a"]]
+
+
+def test_read_objects_parquet_cells_are_not_quoted(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    price = Decimal("1.50")
+    day = date(2024, 5, 1)
+    row = {"text": "a\u00e9".encode(), "price": price, "day": day, "days": [day], "pair": {"price": price}, "yes": True}
+    pq.write_table(pa.Table.from_pylist([row | {"text": b"\xff"}, row]), tmp_path / "a.parquet")
+    first, second = read_objects(tmp_path / "a.parquet").cells
+    assert second == ["a\u00e9", "1.50", "2024-05-01", '["2024-05-01"]', '{"price": "1.50"}', "true"]
+    assert first[0] == "\ufffd"
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_read_objects_null_ids_are_row_numbers(tmp_path: Path, empty: str | None) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"id": name, "text": "a", "label": label} for name, label in ((empty, "x"), ("q", "y"), (empty, "x"))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_objects(path).ids(0, must_be_unique=True) == ["0", "q", "2"]

@@ -169,6 +169,16 @@ def test_read_race_hub_bad_options_are_rejected(tmp_path: Path, options: object)
         RACE.read("train", f"hf:{tmp_path}")
 
 
+@pytest.mark.usefixtures("datasets_cache")
+def test_read_race_hub_hidden_answers_are_not_scored(tmp_path: Path) -> None:
+    row = {"example_id": "high1.txt", "article": "x", "answer": "", "question": "q?", "options": FOUR}
+    (tmp_path / "test.jsonl").write_text(json.dumps(row) + "\n")
+    (example,) = RACE.read("test", f"hf:{tmp_path}")
+    assert example.label is None
+    with pytest.raises(InputError, match="test:1"):
+        RACE.for_scoring("test").read("test", f"hf:{tmp_path}")
+
+
 def test_answers_long_blank_is_filled_once() -> None:
     result = ChoiceExample("0", "", "She ____ it, \\1 _ .", ("saw", "\\g<0>"), 0).answers
     assert result == ["She saw it, \\1 saw .", "She \\g<0> it, \\1 \\g<0> ."]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from albert_cli.errors import MissingDataError
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.squad.task import SQUAD
 from albert_cli.tasks.table import ModelHead, open_table
+from albert_cli.tasks.table_layout import TrainedColumns
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_classification import open_token_task
 from tests.helpers.checkpoints import untrained
@@ -157,7 +159,7 @@ def test_open_table_settings_precede_the_models_columns(
 ) -> None:
     path = tmp_path / "new.csv"
     path.write_text("text,label,reply,query,passage\n" + "the text,x,the reply,the other,the reply\n" * 3)
-    task = open_table(settings, str(path), ModelHead(("the text", "x"), text_columns=("text",)))
+    task = open_table(settings, str(path), ModelHead(("the text", "x"), columns=TrainedColumns(text="text")))
     example: Any = task.for_scoring().read("dev")[0]
     assert (example.text_a, example.text_b) == texts
 
@@ -173,3 +175,95 @@ def test_eval_scores_a_file_with_one_class(tmp_path: Path, tiny_vocabulary: Path
     call = ["eval", "table", "--checkpoint", tmp_path / "model", "--data", tmp_path / "new.csv", "--device", "cpu"]
     result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
     assert result["kind"] == "scored" and result["examples"] == {"dev": 5} and result["labels"] == ["0", "1"]
+
+
+def test_open_table_reads_the_models_choice_columns(tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text(
+        "question,ask,choice1,choice2,yes,no,label\n" + "usual,the question,a,b,c,d,1\nusual,it,a,b,c,d,2\n" * 3
+    )
+    head = ModelHead(columns=TrainedColumns(question="ask", choices=["yes", "no"]))
+    settings = TableSettings(kind="choice", choice_labels="numbers-from-1")
+    example: Any = open_table(settings, str(path), head).for_scoring().read("dev")[0]
+    assert (example.question, example.options) == ("the question", ("c", "d"))
+    named: Any = open_table(replace(settings, question="question"), str(path), head).for_scoring().read("dev")[0]
+    assert (named.question, named.options) == ("usual", ("a", "b"))
+
+
+@pytest.mark.parametrize("columns", ["text,label,Review", "REVIEW,label,text", "Review,label,review"])
+def test_open_table_finds_the_models_text_in_any_case(tmp_path: Path, columns: str) -> None:
+    row = {"Review": "the text", "REVIEW": "the text", "review": "the text", "text": "usual", "label": "x"}
+    cells = [row[name] for name in columns.split(",")]
+    if columns == "Review,label,review":  # of two columns that differ in case, the one with exactly the name is read
+        cells[0] = "other"
+    (tmp_path / "new.csv").write_text(f"{columns}\n" + f"{','.join(cells)}\n" * 3)
+    head = ModelHead(("x", "y"), columns=TrainedColumns(text="review"))
+    example: Any = open_table(TableSettings(), str(tmp_path / "new.csv"), head).for_scoring().read("dev")[0]
+    assert example.text_a == "the text"
+
+
+def test_for_scoring_single_token_file_has_no_train(tmp_path: Path) -> None:
+    path = tmp_path / "mine.conll"
+    path.write_text("Bo B-PER\nruns O\n\n" * ROWS)
+    with pytest.raises(MissingDataError, match="scored as a whole"):
+        open_token_task(TableSettings(), str(path), ()).for_scoring().read("train", str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "head", "expected"),
+    [
+        ("classification", ["good", "good"], ModelHead(("bad", "good")), ("bad", "good")),
+        ("multi-label", ["bad", ""], ModelHead(("bad", "good", "long"), True), ("bad", "good", "long")),
+        ("classification", ["1", "2"], ModelHead(("score",)), ("1", "2")),
+    ],
+)
+def test_open_table_named_kind_takes_the_models_classes(
+    tmp_path: Path, kind: Any, labels: list[str], head: ModelHead, expected: tuple[str, ...]
+) -> None:
+    (tmp_path / "dev.csv").write_text("text,label\n" + "".join(f"a film,{label}\n" for label in labels))
+    settings = TableSettings(kind=kind)
+    assert open_table(settings, str(tmp_path / "dev.csv"), head).labels == expected
+    if len(head.labels) > 1:
+        assert open_table(settings, str(tmp_path), head).labels == expected
+
+
+def test_open_table_dev_alone_may_spell_classes_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "dev.csv").write_text("text,label\na film,Good\nb film,BAD\n")
+    task = open_table(TableSettings(), str(tmp_path), ModelHead(("bad", "good", "mid")))
+    examples: list[Any] = task.for_scoring().read("dev")
+    assert task.labels == ("BAD", "Good", "mid") and [example.label for example in examples] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "test"),
+    [
+        (TableSettings(label="stars"), "text,stars\na,x\nb,y\n", "text\nc\n"),
+        (TableSettings(label="stars"), "text,stars\na,x|y\nb,y\n", "text\nc\n"),
+        (
+            TableSettings(label="key"),
+            "question,option_a,option_b,key\nq,a,b,A\nq,a,b,B\n",
+            "question,option_a,option_b\nq,a,b\n",
+        ),
+    ],
+)
+def test_read_test_may_lack_the_named_label(tmp_path: Path, settings: TableSettings, rows: str, test: str) -> None:
+    for split, content in (("train", rows), ("dev", rows), ("test", test)):
+        (tmp_path / f"{split}.csv").write_text(content)
+    task = open_table(settings, str(tmp_path))
+    (example,) = task.read("test")
+    assert getattr(example, "labels" if isinstance(task, MultiLabelClassification) else "label") is None
+    (tmp_path / "dev.csv").write_text(test)
+    with pytest.raises(InputError, match=f"no column '{settings.label}'"):
+        open_table(settings, str(tmp_path)).read("dev")
+
+
+@pytest.mark.parametrize("label", ["2", ""])
+def test_open_table_test_alone_decides_label_reading(tmp_path: Path, label: str) -> None:
+    rows = f"q,a,b,c,{label}\nq,a,b,c,3\n"
+    (tmp_path / "test.csv").write_text("question,choice1,choice2,choice3,label\n" + rows)
+    if label:
+        examples: list[Any] = open_table(TableSettings(), str(tmp_path)).for_scoring("test").read("dev")
+        assert [example.label for example in examples] == [1, 2]
+    else:
+        with pytest.raises(InputError, match="label '' names none"):
+            open_table(TableSettings(), str(tmp_path))

@@ -162,6 +162,12 @@ def test_read_token_file_number_sign_with_a_tag_is_a_token(tmp_path: Path) -> No
     assert [example.text for example in read_token_file(tmp_path / "a.conll")] == ["# Ada", "Bo #"]
 
 
+def test_read_token_file_number_sign_in_four_columns(tmp_path: Path) -> None:
+    lines = "# text 1\n# one two three\n# NN B-NP O\nAda NNP B-NP B-PER\n\n# id 5\n# NN B-NP B-PER\nBo NNP B-NP O\n"
+    (tmp_path / "a.conll").write_text(lines)
+    assert [example.text for example in read_token_file(tmp_path / "a.conll")] == ["# Ada", "# Bo"]
+
+
 @pytest.mark.parametrize(
     ("tags", "is_bio"),
     [

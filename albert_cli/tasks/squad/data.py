@@ -97,9 +97,10 @@ class SquadFiles:
         if not is_dev_held_out:
             return questions
         # Questions about the same article are alike, so all of an article's questions go to the same split.
-        units = [question.title for question in questions]
+        # A question without a title is alike only to those about the same context.
+        units = [question.title or question.context for question in questions]
         unit_name = "article"
-        if len(set(units)) == 1:
+        if len({question.title for question in questions}) == 1:
             units = [question.context for question in questions]
             unit_name = "context"
         return hold_out_dev(

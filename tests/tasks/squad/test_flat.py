@@ -104,3 +104,14 @@ def test_predict_null_threshold_follows_run_qa(foreign: Path, tmp_path: Path, th
         assert (line["prediction"] == "") == (odds > threshold)
     albert(*call, tmp_path / "plain.jsonl")
     assert all(json.loads(line)["prediction"] for line in (tmp_path / "plain.jsonl").read_text().splitlines())
+
+
+def test_read_squad_rows_without_title_stay_together(tmp_path: Path) -> None:
+    rows = []
+    for number in range(30):
+        one = row(number, "The boat") | {"context": f"{CONTEXT} {number // 3}"}
+        rows.append(one if number >= 27 else {key: value for key, value in one.items() if key != "title"})
+    (tmp_path / "train.jsonl").write_text(as_lines(rows))
+    train, dev = (SQUAD["squad1"].read(split, str(tmp_path)) for split in ("train", "dev"))
+    assert (len(train), len(dev)) == (27, 3)
+    assert not {question.context for question in train} & {question.context for question in dev}
