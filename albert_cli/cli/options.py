@@ -86,7 +86,8 @@ TextField = Annotated[
 ]
 MaxLine = Annotated[str, typer.Option(help="Maximum size of a line, record or row, for example 64MiB.")]
 LongLine = Annotated[
-    Literal["refuse", "skip"], typer.Option(help="For a line above --max-line: stop and name the line, or skip it.")
+    Literal["refuse", "skip"],
+    typer.Option(help="For a line, record or row above --max-line: stop and name it, or skip it."),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")]
 ArrayTask = Annotated[

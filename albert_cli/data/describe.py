@@ -30,6 +30,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
 from albert_cli.text.token_statistics import replace_unprintable
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.words import WORD_MARK
 
 _LABEL_NAMES: Final[dict[SentenceLoss, tuple[str, ...]]] = {
     "sop": ("in order", "swapped"),
@@ -129,7 +130,7 @@ def describe_data(directory: Path, settings: PairSettings, seed: int, request: E
     if request.count > 0:
         index = request.first + np.arange(request.count, dtype=np.int64)
         packed = sample_batch(corpus, vocabulary, settings, seed, index)
-        examples = decode_examples(packed, vocabulary.pieces, index.tolist())
+        examples = decode_examples(packed, token_texts(vocabulary), index.tolist())
     return DataDescription(
         totals=facts.totals,
         vocab_size=facts.vocab_size,
@@ -229,12 +230,21 @@ def _format_bar(fraction: float) -> str:
 # ---------------------------------------------------------------- examples as text
 
 
-def decode_examples(packed: PackedBatch, pieces: Sequence[str], index: Sequence[int]) -> list[DecodedExample]:
+def token_texts(vocabulary: Vocabulary) -> list[str]:
+    """Return the printable text of every token: with a space where a word begins, and `_MASK` for the mask token."""
+    texts = [
+        replace_unprintable((text or piece).replace(WORD_MARK, " "))  # a special token has no text, so it has its name
+        for text, piece in zip(vocabulary.text_pieces, vocabulary.pieces, strict=True)
+    ]
+    texts[vocabulary.mask_id] = _MASK  # for every name, because `_format_runs` looks for it
+    return texts
+
+
+def decode_examples(packed: PackedBatch, texts: Sequence[str], index: Sequence[int]) -> list[DecodedExample]:
     """Decode each sequence of a batch: the original tokens, and the model's input where they are to be predicted.
 
-    pieces: the text of every token of the vocabulary, with "▁" for a space; index: the index of each example.
+    texts: of every token of the vocabulary; index: the index of each example.
     """
-    texts = [replace_unprintable(piece.replace("▁", " ")) for piece in pieces]
     is_masked = np.zeros(packed.ids.size, bool)
     is_masked[packed.masked_index] = True
     original = original_ids(packed)

@@ -74,6 +74,8 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
     pairs = sample_pairs(corpus, index, settings, seed)
     sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(sequences, vocabulary, settings, seed, index)
+    # Without an unknown token, `unk_id` is [SEP]'s id.
+    is_unknown = (sequences.ids == vocabulary.unk_id) & ~sequences.is_special
     lengths = np.diff(sequences.offsets)
     length_bins = -(-lengths * LENGTH_BINS // settings.max_seq_length) - 1  # rounded up: a bin includes its upper end
     word_counts = np.bincount(spans.words, minlength=settings.ngram + 1)[1:]
@@ -99,7 +101,7 @@ def measure_sample(corpus: TokenCorpus, vocabulary: Vocabulary, settings: PairSe
         shortened_fraction=_mean(spans.is_shortened),
         ngram_fractions=_normalize(word_counts),
         ngram_expected=[round(float(p), 4) for p in ngram_probabilities(settings)],
-        unknown_fraction=round(float((sequences.ids == vocabulary.unk_id).mean()), 6),
+        unknown_fraction=round(float(is_unknown.mean()), 6),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from albert_cli.errors import InputError
-from albert_cli.text.lines import NumberedLines, text_lines
+from albert_cli.text.lines import NumberedLines, iter_short_lines, unlimited_lines
 from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import parse_json
@@ -30,9 +30,10 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
     lines, is read into memory as a whole.
     """
     name = part.source.name
-    first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
+    first_line, lines = peek_first_text_line(unlimited_lines(part, settings, counter))
     if first_line.startswith("{") and first_line.rstrip().endswith("}"):
-        yield from iter_json_texts(lines, part, settings, counter)
+        short_lines = iter_short_lines(lines, part, settings, counter)
+        yield from iter_json_texts(short_lines, part, settings, counter)
         return
     content = "\n".join(line for _, line in lines)
     if not content.strip():
@@ -44,10 +45,10 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
         if isinstance(record, str):
             text = join_texts([record], settings)
         elif isinstance(record, dict):
-            text = find_text(record, settings, f"{name}: record {number}")
+            text = find_text(record, settings, part.record_location(number))
         elif record is not None:
-            raise InputError(f"{name}: record {number} is neither an object nor a text", _JSON_HINT)
-        yield from iter_checked_text(text, part, number, settings, counter)
+            raise InputError(f"{part.record_location(number)} is neither an object nor a text", _JSON_HINT)
+        yield from iter_checked_text(text, part.record_location, number, settings, counter)
 
 
 def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
@@ -67,9 +68,10 @@ def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
 
 def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the articles of WikiExtractor's output: JSON lines, or the lines from `<doc …>` to `</doc>`."""
-    first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
+    first_line, lines = peek_first_text_line(unlimited_lines(part, settings, counter))
     if first_line.startswith("{"):
-        yield from iter_json_texts(lines, part, settings, counter)
+        short_lines = iter_short_lines(lines, part, settings, counter)
+        yield from iter_json_texts(short_lines, part, settings, counter)
         return
     article: list[str] | None = None  # the lines of the current article, None between two articles
     article_line = 0  # the number of the article's first line
@@ -89,7 +91,7 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
         article.append(line.removesuffix(_DOC_END))
         if line.endswith(_DOC_END):
             text = join_texts(["\n".join(article)], settings)
-            yield from iter_checked_text(text, part, article_line, settings, counter)
+            yield from iter_checked_text(text, part.location, article_line, settings, counter)
             article = None
     if article is not None:
         raise _unclosed_article(part, article_line)

@@ -1,4 +1,4 @@
-"""Decode the lines of a source: UTF-8 text with line numbers, in bounded memory.
+"""Decode the lines of a source: UTF-8 text with line numbers, and limits of their length.
 
 All line-based formats are read through `text_lines`, so they reject, replace or leave out bad lines by the same rules.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -21,6 +22,7 @@ NumberedLines: TypeAlias = Iterator[tuple[int, str]]  # the line's number in the
 # Instead of the text of a line that is too long, the number of its double quotes: they show where a CSV row ends.
 NumberedLinesOrQuoteCounts: TypeAlias = Iterator[tuple[int, str | int]]
 
+_UNLIMITED_BYTES = 1 << 62
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # UTF-16 and UTF-32 are detected by the fraction of zero bytes at each of the four offsets modulo 4.
 _WIDE_SAMPLE_BYTES = 4096
@@ -49,6 +51,31 @@ def text_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
             yield number, line
         else:
             reject_or_count_long_line(part.location, number, settings, counter)
+
+
+def unlimited_lines(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> NumberedLines:
+    """Yield lines as `text_lines` does, whatever their length.
+
+    For formats whose records may have several lines: a record without its long line would be damaged. Memory holds the
+    longest line.
+    """
+    return text_lines(part, replace(settings, max_line=_UNLIMITED_BYTES), counter)
+
+
+def iter_short_lines(
+    lines: NumberedLines, part: SourcePart, settings: ReadSettings, counter: ReadCounter
+) -> NumberedLines:
+    """Yield the lines up to `max_line` bytes, and reject or count longer ones; lines: of `unlimited_lines`."""
+    for number, line in lines:
+        if utf8_size(line) > settings.max_line:
+            reject_or_count_long_line(part.location, number, settings, counter)
+        else:
+            yield number, line
+
+
+def utf8_size(text: str) -> int:
+    """Return the number of bytes of a text in UTF-8; a lone surrogate has three."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def lines_or_quote_counts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> NumberedLinesOrQuoteCounts:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.os_errors import translate_read_errors
-from albert_cli.text.lines import NumberedLines, NumberedLinesOrQuoteCounts
+from albert_cli.text.lines import NumberedLines, NumberedLinesOrQuoteCounts, utf8_size
 from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 
@@ -77,19 +77,19 @@ def iter_csv_rows(
     """Yield (number of the row's first line, cells) for every row that is not blank, with quotes as in RFC 4180.
 
     A quoted cell may contain line ends. Only a line feed ends a row; a carriage return within a cell must be quoted.
-    location: returns `file:line` for a line number. A row of more than `max_row` characters is left out, after a call
+    location: returns `file:line` for a line number. A row of more than `max_row` bytes is left out, after a call
     of `on_long_row` with the number of its first line. Raises `InputError` for wrong quotes.
     """
     row_line_numbers: list[int] = []  # of the current row: `csv.reader` does not report where a row begins
-    row_characters: float = 0
+    row_bytes: float = 0
 
     def iter_recorded_lines() -> Iterator[str]:
-        nonlocal row_characters
+        nonlocal row_bytes
         for number, line in lines:
             row_line_numbers.append(number)
-            was_long = row_characters > max_row
-            row_characters += len(line) if isinstance(line, str) else max_row + 1
-            if row_characters <= max_row and isinstance(line, str):
+            was_long = row_bytes > max_row
+            row_bytes += utf8_size(line) if isinstance(line, str) else max_row + 1
+            if row_bytes <= max_row and isinstance(line, str):
                 yield line + "\n"
                 continue
             if not was_long:
@@ -101,10 +101,10 @@ def iter_csv_rows(
     csv.field_size_limit(_MAX_CELL_CHARACTERS)  # a setting of the process; its default is 128 KiB
     try:
         for cells in csv.reader(iter_recorded_lines(), delimiter=delimiter, strict=True):
-            if cells and row_characters <= max_row:
+            if cells and row_bytes <= max_row:
                 yield row_line_numbers[0], cells
             row_line_numbers.clear()
-            row_characters = 0
+            row_bytes = 0
     except csv.Error as error:
         row_location = location(row_line_numbers[0])
         if "new-line character" in str(error):

@@ -57,6 +57,8 @@ def list_files(name: str) -> list[str]:
         wildcards = "*[" if is_web else "*?["  # in a web address, `?` begins the query
         if any(character in path for character in wildcards):
             paths = [match for match in system.glob(path) if not system.isdir(match)]
+            if not paths:
+                raise InputError(f"{name}: no file matches", "check the pattern")
         elif not is_web and system.isdir(path):  # web servers have no folders
             folder = path.rstrip("/")
             # Hidden files and folders are left out, as in a local folder.

@@ -102,6 +102,10 @@ class SourcePart:
                     bytes_left -= len(block)
         return f"{self.source.name}:{lines_before + line}"
 
+    def record_location(self, record: int) -> str:
+        """Return `file: record N` for errors of formats whose records have no line number; record: from 1."""
+        return self.location(record) if self.source.kind == "hub" else f"{self.source.name}: record {record}"
+
 
 # ---------------------------------------------------------------- changes and errors of files
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from albert_cli.errors import InputError
-from albert_cli.text.lines import text_lines
+from albert_cli.text.lines import unlimited_lines
 from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import parse_json
@@ -30,7 +30,7 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
 
     Raises `InputError` if the file has another format.
     """
-    content = "\n".join(line for _, line in text_lines(part, settings, counter))
+    content = "\n".join(line for _, line in unlimited_lines(part, settings, counter))
     if not content.strip():
         return
     name = part.source.name
@@ -45,7 +45,7 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
     if kind == "squad-answers" and not texts:
         raise InputError(f"{name}: no question has an answer in its context", "use SQuAD's training file")
     for number, text in enumerate(texts, 1):
-        yield from iter_checked_text(text, part, number, settings, counter)
+        yield from iter_checked_text(text, part.record_location, number, settings, counter)
 
 
 def _extract_texts(value: Any, kind: SourceKind, settings: ReadSettings) -> list[str]:

@@ -6,7 +6,7 @@ A record without a text (null or blank) is left out and counted, in every format
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from albert_cli.text.lines import (
     lines_or_quote_counts,
     reject_or_count_long_line,
     text_lines,
+    utf8_size,
 )
 from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
@@ -50,7 +51,7 @@ def iter_json_texts(
     """Yield the text field of each line's JSON object; lines: those lines of the part that are not read yet."""
     for number, record in iter_json_objects(lines, part.location):
         text = find_text(record, settings, partial(part.location, number))
-        yield from _iter_valid_text(text, part, number, settings, counter)
+        yield from _iter_valid_text(text, part.location, number, settings, counter)
 
 
 def find_text(record: Mapping[str, object], settings: ReadSettings, location: Location) -> str | None:
@@ -66,17 +67,18 @@ def find_text(record: Mapping[str, object], settings: ReadSettings, location: Lo
 
 
 def _iter_valid_text(
-    text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
+    text: str | None, location: Callable[[int], str], number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
     """Yield the text unless it is null or blank; a text that is left out is counted.
 
     This generator yields at most one text, so that a reader can `yield from` it. The settings decide if invalid
-    characters are replaced or raise `InputError`. number: the line or row of the text in the part.
+    characters are replaced or raise `InputError`. number: of the text's line or record; location: returns the number's
+    location for errors.
     """
     if text is None or not text.strip():
         counter.counts += LineCounts(without_text=1)
         return
-    yield check_characters(text, part.location, number, settings.on_bad_bytes, counter)
+    yield check_characters(text, location, number, settings.on_bad_bytes, counter)
 
 
 def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
@@ -109,7 +111,7 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
                 f"{part.location(number)}: {count_of(len(cells), 'field')}, but the header has {len(header)}", hint
             )
         text = join_texts([cells[column]], settings)
-        yield from _iter_valid_text(text, part, number, settings, counter)
+        yield from _iter_valid_text(text, part.location, number, settings, counter)
 
 
 def _iter_tsv_rows(lines: NumberedLines, counter: ReadCounter) -> Iterator[tuple[int, list[str]]]:
@@ -129,23 +131,24 @@ def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadC
         rows = iter_parquet_rows(part, settings.text_field)
     for number, row in rows:
         text = find_text(row, settings, part.source.name)
-        yield from iter_checked_text(text, part, number, settings, counter)
+        yield from iter_checked_text(text, part.record_location, number, settings, counter)
     # pyarrow does not read the bytes in their order, so they are read again for the hash.
     with open_part(part, counter):
         pass  # `open_part` reads all bytes when the block ends
 
 
 def iter_checked_text(
-    text: str | None, part: SourcePart, number: int, settings: ReadSettings, counter: ReadCounter
+    text: str | None, location: Callable[[int], str], number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
-    """Yield the text unless it is too long, null or blank; a text that is left out is counted. number: its row.
+    """Yield the text unless it is too long, null or blank; a text that is left out is counted.
 
-    For texts that do not come from a single line, because `text_lines` has checked the length of every line.
+    For texts that do not come from a single line, because `text_lines` has checked the length of every line. location,
+    number: as in `_iter_valid_text`.
     """
-    if text is not None and len(text) > settings.max_line:
-        reject_or_count_long_line(part.location, number, settings, counter)
+    if text is not None and utf8_size(text) > settings.max_line:
+        reject_or_count_long_line(location, number, settings, counter)
     else:
-        yield from _iter_valid_text(text, part, number, settings, counter)
+        yield from _iter_valid_text(text, location, number, settings, counter)
 
 
 class _HubRow(NamedTuple):
@@ -163,7 +166,7 @@ def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounte
         for _, group in groupby(rows, lambda row: row.document_key):
             document_rows = list(group)
             text = "\n".join(row.text for row in document_rows)
-            yield from iter_checked_text(text, part, document_rows[0].number, settings, counter)
+            yield from iter_checked_text(text, part.record_location, document_rows[0].number, settings, counter)
 
 
 def _iter_hub_rows(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[_HubRow]:

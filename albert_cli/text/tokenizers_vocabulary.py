@@ -149,7 +149,8 @@ class TokenizersVocabulary(Vocabulary):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of token ids; special tokens appear by name, padding is left out."""
-        visible = [index for index in ids if index != self.pad_id]
+        padding = {self.pad_id} if "pad" in self._names_by_role else set()  # without it, `pad_id` is [SEP]'s id
+        visible = [index for index in ids if index not in padding]
         return " ".join(str(self._tokenizer.decode(visible, skip_special_tokens=False)).split())
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:

@@ -18,7 +18,7 @@ from albert_cli.text.corpus import Document, hash_part, read_part
 from albert_cli.text.hub_datasets import count_files
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import FileSignature, ReadCounter, SourcePart, source_signature
-from albert_cli.text.sources import STDIN, TextSource, resolve_sources
+from albert_cli.text.sources import STDIN, TASK_FILE_ENDINGS, TextSource, resolve_sources
 
 WORK_UNIT_BYTES = 32 << 20
 _MAX_WORK_UNITS = 8192  # `albert data` maps six shard files for each, and a Linux process can map 65,530 files
@@ -110,8 +110,8 @@ def _estimate_text_bytes(source: TextSource, bytes_on_disk: int) -> int:
 def _describe_part(part: SourcePart) -> SourcePartRecord:
     """Return a part as reports record it."""
     record: SourcePartRecord = {"source": part.source.name}
-    # Other sources read the same files as another text: `squad:` reads all contexts, a plain path RACE's raw JSON.
-    if part.source.kind in ("squad-answers", "race"):
+    # A plain path reads the same files as another text.
+    if part.source.kind in TASK_FILE_ENDINGS:
         record["kind"] = part.source.kind
     if part.signature:
         file_bytes = part.signature.size

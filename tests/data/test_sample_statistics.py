@@ -42,3 +42,10 @@ def test_measure_sample_counts_length_in_bin_that_ends_there() -> None:
 def test_measure_sample_without_labels_has_no_fraction() -> None:
     sample = measure_sample(numbered_corpus([[[9]] * 50]), FakeVocabulary(), PairSettings(64), 0)
     assert sample.label_1_fraction is None and sample.one_segment_fraction == 1
+
+
+def test_measure_sample_counts_unknown_tokens_not_sep() -> None:
+    corpus = numbered_corpus([[[5, 5]] * 50])  # every id from 5 on once
+    sample = measure_sample(corpus, FakeVocabulary(unk_id=3), PairSettings(64), 0)
+    assert sample.unknown_fraction == 0, "a vocabulary without [UNK] has the id of [SEP] instead"
+    assert measure_sample(corpus, FakeVocabulary(unk_id=7), PairSettings(64), 0).unknown_fraction > 0

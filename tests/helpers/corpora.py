@@ -31,6 +31,11 @@ class _Facts:
     sep_id: int = 3
     mask_id: int = 4
     first_ordinary_id: int = FIRST_ORDINARY
+    pieces: Sequence[str] = ()
+
+    @property
+    def text_pieces(self) -> list[str]:
+        return ["" if index < self.first_ordinary_id else piece for index, piece in enumerate(self.pieces)]
 
     @property
     def ordinary_ids(self) -> NDArray[np.int32]:

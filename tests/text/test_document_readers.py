@@ -10,7 +10,10 @@ import pyarrow as pa
 import pytest
 
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.text.corpus import read_part
 from albert_cli.text.read_settings import ReadSettings
+from albert_cli.text.source_parts import ReadCounter, SourcePart
+from albert_cli.text.sources import resolve_sources
 from albert_cli.text.work_units import split_sources
 from tests.helpers.text_files import read_texts
 
@@ -77,6 +80,39 @@ def test_json_file_of_another_shape_is_rejected(tmp_path: Path, content: str, me
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
+        read_texts(path)
+
+
+LONG = "x" * 2000
+LONG_RECORD_FILES = {
+    "array on one line": ("a.json", json.dumps([{"text": "One."}, {"text": LONG}, {"text": "Two."}])),
+    "indented array": ("a.json", json.dumps([{"text": "One."}, {"text": LONG}, {"text": "Two."}], indent=1)),
+    "lines": ("a.json", f'{{"text": "One."}}\n{{"text": "{LONG}"}}\n{{"text": "Two."}}\n'),
+    "long first line": ("a.json", f'{{"text": "{LONG}"}}\n{{"text": "One."}}\n{{"text": "Two."}}\n'),
+    "text in UTF-8": ("a.json", json.dumps(["One.", "é" * 600, "Two."])),
+    "article": ("wiki_00", f"<doc id='1'>\nOne.\n</doc>\n<doc>\nA\n{LONG}\nB\n</doc>\n<doc>\nTwo.\n</doc>\n"),
+    "end of an article": ("wiki_00", f"<doc>\nOne.\n</doc>\n<doc>\nA\n{LONG}</doc>\n<doc>\nTwo.\n</doc>\n"),
+    "article as JSON": ("wiki_00", f'{{"text": "One."}}\n{{"text": "{LONG}"}}\n{{"text": "Two."}}\n'),
+}
+
+
+@pytest.mark.parametrize(("name", "content"), LONG_RECORD_FILES.values(), ids=LONG_RECORD_FILES)
+def test_long_record_is_rejected_or_skipped_whole(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError, match="longer than"):
+        read_texts(path, max_line=1024)
+    counter = ReadCounter()
+    settings = ReadSettings(max_line=1024, on_long_line="skip")
+    (source,) = resolve_sources([str(path)])
+    assert [document.text.strip() for document in read_part(SourcePart(source), settings, counter)] == ["One.", "Two."]
+    assert counter.counts.too_long == 1
+
+
+def test_json_record_with_a_nul_is_named_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('[\n\n\n"One.",\n{"text": "a\\u0000b"}]')
+    with pytest.raises(InputError, match=r"a\.json: record 2: a NUL character"):
         read_texts(path)
 
 

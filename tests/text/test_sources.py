@@ -105,6 +105,20 @@ def test_resolve_folder_rejects_link_to_other_folder(tmp_path: Path) -> None:
             resolve_sources([str(folder)])
 
 
+@pytest.mark.parametrize("name", ["a.TXT", "a.b.txt", "a.jsonl.gz"])
+def test_resolve_folder_with_outer_link_hints_its_glob(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    subfolder = tmp_path / "folder" / "sub"
+    subfolder.mkdir(parents=True)
+    (subfolder / name).symlink_to(tmp_path / name)
+    (subfolder / "notes.gz").touch()
+    with pytest.raises(InputError, match="outside of the folder") as raised:
+        resolve_sources([str(tmp_path / "folder")])
+    assert raised.value.hint
+    (source,) = resolve_sources([raised.value.hint.split("'")[1]])
+    assert source.path == subfolder / name
+
+
 def test_resolve_folder_prints_links_to_its_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "en").mkdir()
     (tmp_path / "en" / "a.txt").write_text("A.\n")
@@ -165,3 +179,10 @@ def test_resolve_url_folder_like_the_local_folder(tmp_path: Path, capsys: pytest
     for source in (str(tmp_path), f"file://{tmp_path}", f"file://{tmp_path}/"):
         assert read_texts(source) == ["a.txt", "sub/d.txt"]
         assert capsys.readouterr().err == f"{source}: skipped files of other kinds: b.md, dataset_info.json\n"
+
+
+def test_resolve_url_glob_without_match_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("A.\n")
+    for prefix in ("", "file://"):
+        with pytest.raises(InputError, match=r"\*\.jsonl: no file matches"):
+            resolve_sources([f"{prefix}{tmp_path}/*.jsonl"])

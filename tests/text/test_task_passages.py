@@ -57,6 +57,15 @@ def test_squad_answers_pair_questions_with_sentences(tmp_path: Path) -> None:
     assert len(read_texts(f"squad-answers:{path}", f"squad:{path}")) == 5  # two texts of one file
 
 
+def test_long_squad_article_is_skipped_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    articles = [{"paragraphs": [{"context": context}]} for context in ("One.", "x" * 2000, "Two.")]
+    path.write_text(json.dumps({"data": articles}))
+    assert read_texts(f"squad:{path}", max_line=1024, on_long_line="skip") == ["One.", "Two."]
+    with pytest.raises(InputError, match=r"train\.json: record 2: longer than"):
+        read_texts(f"squad:{path}", max_line=1024)
+
+
 def test_joined_lines_leave_squad_contexts_apart(tmp_path: Path) -> None:
     contexts = ("It rained\nin Rome. It was\ncold.", "Two.")
     question = {"question": "Where?", "answers": [{"text": "Rome", "answer_start": contexts[0].index("Rome")}]}

@@ -139,6 +139,7 @@ LONG_ROWS = {
     "a long first line": '"' + "x" * 1500 + '\nthe rest","\n1"\n',
     "a long line in the middle": '"a ""word""\n""' + "x" * 1500 + '\nthe rest",1\n',
     "a long last line": '"the ""start\n' + "x" * 1500 + '""",1\n',
+    "a cell with letters of two bytes": '"' + "\n".join(["é" * 40] * 20) + '",1\n',
     "cells that are long together": ",".join(['"a\n' + "x" * 600 + '"'] * 2) + "\n",
     "a long line without quotes": "x" * 3_000_000 + ",1\n",
     "long lines with many quotes": '"' + '""\n"",' * 600_000 + '"\n',

@@ -170,6 +170,14 @@ def test_special_tokens_are_found_by_role(tmp_path: Path) -> None:
     assert Vocabulary.load(saved).mask_id == vocabulary.ordinary_ids[0]
 
 
+def test_decode_without_a_padding_token_has_sep(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    ids = {"<s>": 0, "</s>": 1, "<mask>": 2, "a": 3}
+    Tokenizer(models.BPE(ids, [])).save(str(tmp_path / "tokenizer.json"))
+    assert Vocabulary.load(tmp_path).decode([0, 3, 1, 3, 1]) == "<s> a </s> a </s>"
+
+
 def test_missing_special_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join([name for name in BERT_ROLES.values() if name != "[MASK]"]))
     with pytest.raises(CheckpointError, match=r"vocab\.txt: .*it has no mask token"):
