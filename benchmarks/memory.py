@@ -20,7 +20,6 @@ from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import activations, costs
-from albert_cli.counting.costs import format_bytes
 from albert_cli.counting.paper import MEMORY
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
@@ -53,7 +52,7 @@ def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
     batches = {}
     _, total_bytes = torch.cuda.mem_get_info(device)
     if total_bytes < MEMORY:
-        message = f"{device}: has {format_bytes(total_bytes)} of memory, less than the {format_bytes(MEMORY)} of the table"
+        message = f"{device}: has {costs.format_bytes(total_bytes)}, less than the table's {costs.format_bytes(MEMORY)}"
         raise ConfigError(message, "use a larger GPU")
     torch.cuda.set_per_process_memory_fraction((MEMORY - _CONTEXT_BYTES) / total_bytes, device)
     try:

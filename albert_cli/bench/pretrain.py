@@ -345,8 +345,9 @@ def _format_notes(result: PretrainBenchResult) -> list[str]:
             "if nothing is lost between them"
         )
     return [
-        f"The recipe's step of {step.sequences:,} sequences, at most {step.micro_batches_per_process:,} x this micro-batch and "
-        f"one update, takes {1000 * step.seconds:,.0f} ms: {step.tokens_per_second:,} tokens/s, {step.mfu:.0%} MFU.",
+        f"The recipe's step of {step.sequences:,} sequences, at most {step.micro_batches_per_process:,} x this "
+        f"micro-batch and one update, takes {1000 * step.seconds:,.0f} ms: {step.tokens_per_second:,} tokens/s, "
+        f"{step.mfu:.0%} MFU.",
         f"{run_length}.",
         "For every variant, the MFU counts the full model's FLOPs. Albert computes the last layer only for the rows "
         "that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "

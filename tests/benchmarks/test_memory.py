@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from albert_cli.counting.paper import MEMORY
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
 from benchmarks import memory
@@ -44,6 +45,6 @@ def test_command_on_a_cpu_says_that_it_needs_cuda() -> None:
 
 
 def test_gpu_with_less_memory_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, memory.MEMORY - 1))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, MEMORY - 1))
     with pytest.raises(ConfigError, match="less than"):
         memory.find_largest_batches(torch.device("cuda"))
