@@ -13,6 +13,7 @@ import typer
 from torch import Tensor
 
 from albert_cli import console
+from albert_cli.bench.harness import finite_or_none, format_or_not_finite
 from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.bench.pretrain import PretrainBenchOptions, prepare_recipe
 from albert_cli.cli.app import command
@@ -33,13 +34,16 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 @dataclass(frozen=True)
 class Correctness:
-    """The losses of the device and of the CPU in fp32, and the relative differences of loss and gradients."""
+    """The losses of the device and of the CPU in fp32, and the relative differences of loss and gradients.
+
+    Numbers that are not finite are None.
+    """
 
     form: str  # of the step on the device: its precision, followed by ", compiled" if it was compiled
-    loss_fp32_cpu: float
-    loss: float
-    loss_difference: float
-    gradient_difference: float
+    loss_fp32_cpu: float | None
+    loss: float | None
+    loss_difference: float | None
+    gradient_difference: float | None
     is_correct: bool
 
 
@@ -66,10 +70,10 @@ def measure_correctness(config: ModelConfig, train: TrainSettings, device: torch
     is_compiled_as_requested = settings.compile == "off" or was_compiled
     return Correctness(
         form=settings.precision + (", compiled" if settings.compile == "on" else ""),
-        loss_fp32_cpu=round(float(expected_loss), 6),
-        loss=round(float(loss), 6),
-        loss_difference=float(f"{loss_difference:.3g}"),
-        gradient_difference=float(f"{gradient_difference:.3g}"),
+        loss_fp32_cpu=finite_or_none(round(float(expected_loss), 6)),
+        loss=finite_or_none(round(float(loss), 6)),
+        loss_difference=finite_or_none(float(f"{loss_difference:.3g}")),
+        gradient_difference=finite_or_none(float(f"{gradient_difference:.3g}")),
         is_correct=is_close and is_compiled_as_requested,
     )
 
@@ -102,9 +106,12 @@ def compute_loss_and_gradients(
 def format_result(result: Correctness) -> str:
     """Return the result as a sentence."""
     verdict = "within rounding" if result.is_correct else "NOT within rounding"
+    loss = format_or_not_finite(result.loss, ".5f")
+    loss_difference = format_or_not_finite(result.loss_difference, ".1e")
+    gradient_difference = format_or_not_finite(result.gradient_difference, ".1e")
     return (
-        f"Against the CPU in fp32, {result.form}: loss {result.loss:.5f}, relative difference "
-        f"{result.loss_difference:.1e}, of the gradients {result.gradient_difference:.1e}: {verdict}."
+        f"Against the CPU in fp32, {result.form}: loss {loss}, relative difference {loss_difference}, of the gradients "
+        f"{gradient_difference}: {verdict}."
     )
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.inference sst2-model --input sentences.txt --rounds 5
 
-All tools sort the texts by length and label them in batches. The times "model" are those of the model alone, on token
-ids. The times "all" include the tokenizer. Loading the model is not timed.
+All tools truncate the texts to the checkpoint's maximum length, sort them by length and label them in batches. The
+times "model" are those of the model alone, on token ids. The times "all" include the tokenizer. Loading the model is
+not timed.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
         raise ConfigError("--input: has no lines", "name a file with one text per line")
     device = torch.device("cpu")
     checkpoint = hub.read_checkpoint(hub.find_checkpoint(name))
+    limit = checkpoint.max_length
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "model"
         export(ExportRequest(name), exported)
@@ -86,9 +88,9 @@ def compare_tools(name: str, texts: Sequence[str], rounds: int) -> InferenceSpee
         for precision in PRECISIONS:
             tools[f"albert {precision}"] = _make_albert(load_predictor(name, "cpu", precision), texts)
         for precision in PRECISIONS:
-            tools[f"transformers {precision}"] = _make_transformers(checkpoint.directory, texts, precision)
-        tools["onnxruntime fp32"] = _make_onnxruntime(exported, "model.onnx", texts)
-        tools["onnxruntime int8"] = _make_onnxruntime(exported, "model_quantized.onnx", texts)
+            tools[f"transformers {precision}"] = _make_transformers(checkpoint.directory, texts, limit, precision)
+        tools["onnxruntime fp32"] = _make_onnxruntime(exported, "model.onnx", texts, limit)
+        tools["onnxruntime int8"] = _make_onnxruntime(exported, "model_quantized.onnx", texts, limit)
         inputs = {name: tool.encode() for name, tool in tools.items()}
         labels: dict[str, Labels] = {}
 
@@ -143,14 +145,13 @@ def _make_albert(predictor: Predictor, texts: Sequence[str]) -> Tool:
     return Tool(encode, label)
 
 
-def _make_transformers(directory: Path, texts: Sequence[str], precision: Precision) -> Tool:
-    """Return `transformers` as a tool, with the checkpoint in `directory`."""
+def _make_transformers(directory: Path, texts: Sequence[str], limit: int, precision: Precision) -> Tool:
+    """Return `transformers` as a tool, with the checkpoint in `directory`; texts are truncated to `limit` tokens."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
-    limit = model.config.max_position_embeddings
 
     @torch.inference_mode()
     def compute_logits(ids: TokenIds) -> Any:
@@ -162,8 +163,11 @@ def _make_transformers(directory: Path, texts: Sequence[str], precision: Precisi
     return Tool(lambda: tokenizer(list(texts), truncation=True, max_length=limit)["input_ids"], label)
 
 
-def _make_onnxruntime(directory: Path, onnx_file: str, texts: Sequence[str]) -> Tool:
-    """Return onnxruntime as a tool, with a file of the folder `onnx` of the exported checkpoint in `directory`."""
+def _make_onnxruntime(directory: Path, onnx_file: str, texts: Sequence[str], limit: int) -> Tool:
+    """Return onnxruntime as a tool, with a file of the folder `onnx` of the exported checkpoint in `directory`.
+
+    Texts are truncated to `limit` tokens.
+    """
     import onnxruntime
     from tokenizers import Tokenizer
 
@@ -171,6 +175,7 @@ def _make_onnxruntime(directory: Path, onnx_file: str, texts: Sequence[str]) -> 
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(directory / "onnx" / onnx_file), options, ["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.enable_truncation(limit)
     input_names = {value.name for value in session.get_inputs()}
 
     def compute_logits(ids: TokenIds) -> Any:

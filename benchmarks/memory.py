@@ -21,6 +21,7 @@ from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import activations, costs
 from albert_cli.counting.paper import MEMORY
+from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import choose_device
@@ -44,12 +45,15 @@ def find_largest_batches(device: torch.device) -> dict[str, LargestBatches]:
     """Return the largest batches of pretraining steps with LAMB that 12 GB hold, by model and precision.
 
     PyTorch limits the process to 12 GB of the GPU's memory, minus half a gigabyte for the CUDA context. Other devices
-    have no such limit, so their result is empty.
+    have no such limit, so their result is empty. Raises `ConfigError` if the GPU has less than 12 GB.
     """
     if device.type != "cuda":
         return {}
     batches = {}
     _, total_bytes = torch.cuda.mem_get_info(device)
+    if total_bytes < MEMORY:
+        message = f"{device}: has {costs.format_bytes(total_bytes)}, less than the table's {costs.format_bytes(MEMORY)}"
+        raise ConfigError(message, "use a larger GPU")
     torch.cuda.set_per_process_memory_fraction((MEMORY - _CONTEXT_BYTES) / total_bytes, device)
     try:
         for name, precision in itertools.product(_MODELS, costs.PRECISIONS):

@@ -6,6 +6,7 @@ module makes such calls.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class VariantTiming:
     tokens_per_second: int  # of all ranks
     mfu: float  # model FLOPs utilization: FLOP/s as a fraction of the matmul peak of the same rounds
     speedup: float  # of the variant "albert" over this variant
-    loss: float
+    loss: float | None  # None if it is not finite
 
 
 @dataclass(frozen=True)
@@ -139,10 +140,20 @@ def compare_variants(
             tokens_per_second=round(ranks * median(rates)),
             mfu=round(median(utilizations), 4),
             speedup=round(median(speedups), 3),
-            loss=round(reported_losses[name], 6),
+            loss=finite_or_none(round(reported_losses[name], 6)),
         )
     mean_tokens = round(fmean(work.tokens for work in workloads), 1)
     return Comparison(round(peak), mean_tokens, timings)
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return the value, or None if it is NaN or infinite, because JSON has neither."""
+    return value if math.isfinite(value) else None
+
+
+def format_or_not_finite(value: float | None, spec: str) -> str:
+    """Return a number in the format `spec`, or "not finite" for None."""
+    return "not finite" if value is None else format(value, spec)
 
 
 def format_headline(
@@ -167,7 +178,7 @@ def format_variants(title: str, variants: Mapping[str, VariantTiming]) -> str:
             f"{timing.tokens_per_second:,}",
             f"{timing.mfu:.0%}",
             "" if name == "albert" else f"{timing.speedup:.2f}x",
-            f"{timing.loss:.5f}",
+            format_or_not_finite(timing.loss, ".5f"),
         )
         for name, timing in variants.items()
     ]

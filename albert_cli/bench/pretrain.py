@@ -43,7 +43,7 @@ from albert_cli.training.device import (
     resolve_auto,
     use_threads,
 )
-from albert_cli.training.job import MicroBatch
+from albert_cli.training.job import MicroBatch, split_micro_batches
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob, SampledBatch
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, load_pretrain_recipe
@@ -82,7 +82,7 @@ class RecipeStep:
     """The recipe's step and run on this machine, computed from the times of the parts."""
 
     sequences: int
-    micro_batches_per_process: int
+    micro_batches_per_process: int  # the last one may be smaller
     seconds: float
     tokens_per_second: int
     mfu: float
@@ -139,6 +139,10 @@ class PretrainBench:
         self.group = group
         self.recipe, text, self.source = prepare_recipe(name, options)
         length = self.recipe.data.max_seq_length
+        batch_size = self.recipe.train.batch_size
+        if options.sequences > batch_size:
+            message = f"--sequences {options.sequences:,}: the recipe's batch has {batch_size:,}"
+            raise ConfigError(message, f"use --sequences {batch_size} or less, or -s train.batch_size=N")
         self.sequences = options.sequences or self.recipe.sequences_per_micro_batch
         if device.type == "cpu" and not options.sequences:
             self.sequences = min(self.sequences, max(1, _CPU_TOKENS // length))
@@ -280,9 +284,11 @@ class PretrainBench:
         recipe = self.recipe
         batch_size = recipe.train.batch_size
         ranks = self.group.world_size
-        micro_batches = math.ceil(batch_size / (self.sequences * ranks))  # of the rank that has the most of them
+        # The first rank has the most sequences. The last micro-batch may be smaller than the timed one.
+        first_rank = replace(self.group, rank=0)
+        sizes = [stop - start for _, start, stop in split_micro_batches(batch_size, self.sequences, first_rank)]
         # Training samples the next micro-batch during the computation, so the slower of the two counts.
-        computing = micro_batches * max(parts["forward"] + parts["backward"], parts["data"])
+        computing = sum(sizes) / self.sequences * max(parts["forward"] + parts["backward"], parts["data"])
         seconds = computing + parts["communication"] + parts["optimizer"]
         # A batch warmup makes the first batches smaller, but each step has one update.
         steps = recipe.schedule.total_steps - recipe.first_step
@@ -291,7 +297,7 @@ class PretrainBench:
         flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
         return RecipeStep(
             sequences=batch_size,
-            micro_batches_per_process=micro_batches,
+            micro_batches_per_process=len(sizes),
             seconds=round(seconds, 7),
             tokens_per_second=round(micro.tokens / self.sequences * batch_size / seconds),
             mfu=round(flops_per_rank / seconds / peak, 4),
@@ -339,8 +345,9 @@ def _format_notes(result: PretrainBenchResult) -> list[str]:
             "if nothing is lost between them"
         )
     return [
-        f"The recipe's step of {step.sequences:,} sequences, {step.micro_batches_per_process:,} x this micro-batch and "
-        f"one update, takes {1000 * step.seconds:,.0f} ms: {step.tokens_per_second:,} tokens/s, {step.mfu:.0%} MFU.",
+        f"The recipe's step of {step.sequences:,} sequences, at most {step.micro_batches_per_process:,} x this "
+        f"micro-batch and one update, takes {1000 * step.seconds:,.0f} ms: {step.tokens_per_second:,} tokens/s, "
+        f"{step.mfu:.0%} MFU.",
         f"{run_length}.",
         "For every variant, the MFU counts the full model's FLOPs. Albert computes the last layer only for the rows "
         "that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "

@@ -13,9 +13,10 @@ from typing import Final
 from albert_cli import config, console
 from albert_cli.counting.costs import format_bytes, format_three_digits
 from albert_cli.errors import ConfigError
-from albert_cli.experiments.metrics import EXACT
-from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun
-from albert_cli.experiments.recipe import Experiment, PaperClaim, ScaleName
+from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK
+from albert_cli.experiments.metrics import EXACT, list_tasks
+from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun, add_dependencies
+from albert_cli.experiments.recipe import PaperClaim, ScaleName, split_reference
 
 # The plan's hours are printed for one device, and also for these numbers of devices.
 _DEVICE_COUNTS: Final[dict[ScaleName, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
@@ -139,23 +140,22 @@ def describe_plan(plan: ExperimentPlan) -> PlanDescription:
 
 def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
     """Judge if the planned runs can decide a claim, and sum the device-hours of two seeds of its variants."""
-    if claim.metrics <= EXACT:  # counting these metrics takes no training
-        return Decidability("", 0.0)
-    variants = set(claim.variants)
+    compared = set(claim.variants)
     if "speedup" in claim.metrics and plan.experiment.speed_against:
-        variants.add(plan.experiment.speed_against)
-    variants = _add_dependencies(plan.experiment, variants)
-    # Scores of one task without the prefix `task_`, such as squad1_f1, and means over tasks, such as tasks_mean.
-    task_scores = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
+        compared.add(plan.experiment.speed_against)
     num_seeds = max(1, len({run.seed for run in plan.runs}))
+    obstacle = _find_obstacle(plan, claim, compared, num_seeds)
+    if claim.metrics <= EXACT:  # counting these metrics takes no training
+        return Decidability(obstacle, 0.0)
+    variants = add_dependencies(plan.experiment, compared)
+    has_task_scores = any(metric.startswith("task") for metric in claim.metrics)
     hours = 0.0
     for run in (*plan.prefixes, *plan.runs):
         if run.variant in variants:
             stages = [run.pretrain] if run.pretrain else []
-            if task_scores:
+            if has_task_scores:
                 stages += run.tasks.values()
             hours += sum(_plan_stage(plan, run, stage).device_hours for stage in stages)
-    obstacle = _find_obstacle(plan, set(claim.variants), task_scores, num_seeds)
     return Decidability(obstacle, hours / num_seeds * _SEEDS_TO_DECIDE)
 
 
@@ -177,30 +177,43 @@ def describe_matched_time(plan: ExperimentPlan, variant: str) -> str:
     )
 
 
-def _find_obstacle(plan: ExperimentPlan, variants: Set[str], task_scores: Set[str], num_seeds: int) -> str:
-    """Return the reason why the planned runs cannot decide a claim; "" if they can.
-
-    variants: the variants that the claim compares. task_scores: the metrics of tasks in the claim, without the prefix
-    `task_`.
-    """
+def _find_obstacle(plan: ExperimentPlan, claim: PaperClaim, variants: Set[str], num_seeds: int) -> str:
+    """Return the reason why the planned runs cannot decide a claim that compares `variants`; "" if they can."""
     if missing := sorted(variants - {run.variant for run in plan.runs}):
         return f"the plan leaves out the variants {', '.join(missing)}"
+    # Scores of one task without the prefix `task_`, such as squad1_f1, and means over tasks, such as tasks_mean.
+    task_scores = {metric.removeprefix("task_") for metric in claim.metrics if metric.startswith("task")}
     # A score has the name of its task, with or without a suffix: squad1, squad1_f1.
     is_skipped = any(f"{score}_".startswith(f"{name}_") for score in task_scores for name in plan.skipped)
     no_tasks = not any(run.tasks for run in plan.runs)
     if is_skipped or (task_scores and no_tasks):
         return "the files of its tasks are missing; use --tasks to name their folder"
-    if num_seeds < _SEEDS_TO_DECIDE:
+    if unmeasured := _list_unmeasured(plan, claim):
+        return f"the plan does not measure {', '.join(unmeasured)}"
+    if num_seeds < _SEEDS_TO_DECIDE and not claim.metrics <= EXACT:
         return "one seed has no spread; use --seeds 2 or more"
     return ""
 
 
-def _add_dependencies(experiment: Experiment, variants: set[str]) -> set[str]:
-    """Return the variants and all variants that must be trained before them."""
-    names = set(variants)
-    for name in variants:
-        names |= _add_dependencies(experiment, set(experiment.variants[name].dependencies))
-    return names
+def _list_unmeasured(plan: ExperimentPlan, claim: PaperClaim) -> list[str]:
+    """Return the values in a claim, `VARIANT.METRIC`, that the plan's run of the variant does not measure."""
+    runs = {run.variant: run for run in plan.runs}
+    unmeasured = set[str]()
+    for reference in (name for condition in claim.all_conditions for name in condition.references):
+        variant, metric = split_reference(reference)
+        run = runs[variant]
+        if metric.startswith("task_"):
+            is_measured = list_tasks([metric]) <= run.tasks.keys()
+        elif metric.startswith("task"):
+            is_measured = bool(run.tasks)
+        elif metric == "minimal_pairs_accuracy":
+            has_pairs = MINIMAL_PAIRS_TASK in run.tasks or plan.request.minimal_pairs is not None
+            is_measured = has_pairs and run.probe is not None
+        else:
+            is_measured = run.pretrain is not None  # an ensemble has only the scores of tasks
+        if not is_measured:
+            unmeasured.add(reference)
+    return sorted(unmeasured)
 
 
 def _plan_stage(plan: ExperimentPlan, run: VariantRun, stage: Stage, task: str | None = None) -> PlannedStage:

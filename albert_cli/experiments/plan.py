@@ -167,7 +167,7 @@ class ExperimentPlan:
     experiment: Experiment
     request: ExperimentRequest
     runs: Sequence[VariantRun]
-    prefixes: Sequence[VariantRun] = ()  # runs that only serve other runs as their start and are not measured
+    prefixes: Sequence[VariantRun] = ()  # runs that other runs start or distil from and that are not measured
     speeds: Sequence[Stage] = ()  # stages that measure seconds per step, for `matched_times`
     skipped: Mapping[str, str] = field(default_factory=dict)  # the reason for each task or text that is left out
     matched_times: Mapping[str, MatchedWallClock] = field(default_factory=dict)  # by variant with `match_time_of`
@@ -228,6 +228,14 @@ def _sort_with_needs(stages: Iterable[Stage]) -> dict[str, Stage]:
         by_id |= _sort_with_needs(stage.needs)
         by_id[stage.id] = stage
     return by_id
+
+
+def add_dependencies(experiment: Experiment, variants: Iterable[str]) -> set[str]:
+    """Return the variants and all variants that must be trained before them."""
+    names = set(variants)
+    for name in variants:
+        names |= add_dependencies(experiment, experiment.variants[name].dependencies)
+    return names
 
 
 def create_stage(

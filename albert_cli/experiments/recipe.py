@@ -63,7 +63,7 @@ class ExperimentScale:
     seeds: int = 1
     """Pretraining runs of each variant; `--seeds` replaces this number."""
     variants: tuple[str, ...] = ()
-    """The variants to run; empty for all."""
+    """The variants to measure; empty for all. The runs that they start or distil from are trained, too."""
     tasks: tuple[str, ...] = ()
     """The tasks to fine-tune on, and `minimal-pairs`, which a probe scores."""
     task_runs: int = 1

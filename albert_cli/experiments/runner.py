@@ -83,10 +83,7 @@ def reproduce_experiment(
         deadline = started + parse_duration(max_time, "--max-time")
     gpus = torch.cuda.device_count() if choose_device(request.device).type == "cuda" else 0
     plan = make_plan(recipe.load_experiment(name), request)
-    unreadable = list(_find_unreadable_text(plan).values())
-    if unreadable:
-        raise InputError(unreadable[0], _suggest_other_text(plan))
-    _warn_about_limits(plan)
+    _check_before_run(plan)
     max_jobs = jobs if jobs is not None else max(1, gpus // request.nproc)
 
     def run(stages: Sequence[Stage]) -> int:
@@ -142,8 +139,10 @@ def run_array_job(
 
     Return the output of `--json`, and the text. A job waits while every unfinished stage runs in another job, or needs
     an unfinished stage, and while another process has locked the output directory.
+    Raises `InputError` for a source on the Hub that cannot be read.
     """
     started = time.monotonic()
+    _check_before_run(make_plan(recipe.load_experiment(name), request))
     num_finished = 0
     while True:
         plan = make_plan(recipe.load_experiment(name), request)
@@ -263,6 +262,14 @@ def _describe_time_left(plan: ExperimentPlan, seconds: Mapping[StageKind, Sequen
 
 
 # ---------------------------------------------------------------- checks
+
+
+def _check_before_run(plan: ExperimentPlan) -> None:
+    """Warn about the limits of a run; raise `InputError` if a source on the Hub cannot be read."""
+    unreadable = list(_find_unreadable_text(plan).values())
+    if unreadable:
+        raise InputError(unreadable[0], _suggest_other_text(plan))
+    _warn_about_limits(plan)
 
 
 def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:

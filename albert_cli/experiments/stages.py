@@ -37,6 +37,7 @@ from albert_cli.experiments.plan import (
     MatchedWallClock,
     Stage,
     VariantRun,
+    add_dependencies,
     create_stage,
 )
 from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, load_experiment
@@ -78,15 +79,16 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
     prefixes: list[VariantRun] = []
     matched_times: dict[str, MatchedWallClock] = {}
     speeds: list[Stage] = []
+    measured = {name for name in scale.variants or experiment.variants if not experiment.variants[name].is_prefix}
+    needed = add_dependencies(experiment, measured)
     # Ensembles come last, because they need the runs of their members.
     for name, variant in sorted(experiment.variants.items(), key=lambda item: bool(item[1].members)):
-        is_selected = not scale.variants or name in scale.variants
-        if not is_selected and not variant.is_prefix:
+        if name not in needed:
             continue
         for seed in range(seeds):
             if variant.members:
                 runs.append(planner.plan_ensemble(name, seed, runs))
-            elif variant.is_prefix:
+            elif name not in measured:
                 prefixes.append(planner.plan_pretraining(name, seed))
             else:
                 runs.append(planner.plan_measurements(planner.plan_pretraining(name, seed)))

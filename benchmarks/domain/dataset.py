@@ -148,7 +148,7 @@ def find_best_word(train: Sequence[LabeledText], dev: Sequence[LabeledText]) -> 
     totals = Counter(row.label for row in train)
     with_word: dict[str, Counter[str]] = defaultdict(Counter)
     for row in train:
-        for word in set(row.text.lower().split()):
+        for word in dict.fromkeys(row.text.lower().split()):  # in a fixed order, because the first of equal rules wins
             with_word[word][row.label] += 1
     best = _WordRule("", 0, "", totals.most_common(1)[0][0])  # always predicts the majority class
     for word, counts in with_word.items():

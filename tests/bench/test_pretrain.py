@@ -83,10 +83,21 @@ def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_
         (["nonsense"], 2, "no recipe is called"),
         (["mini/docs", "--data", "nowhere"], 4, "no such directory"),
         (["mini/docs", "--against", "tensorflow"], 2, "transformers"),
+        (["mini/docs", "--sequences", 5, "-s", "train.batch_size=4"], 2, "--sequences 5: the recipe's batch has 4"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], code: int, printed: str) -> None:
+def test_wrong_arguments(arguments: list[object], code: int, printed: str) -> None:
     assert printed in albert("bench", "pretrain", *arguments, expect=code).err
+
+
+def test_partial_micro_batch_counts_in_proportion(recipe: Path, tiny_data: Path) -> None:
+    call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu", "--sequences", 5)
+    result = json.loads(albert(*call, "--json").out)
+    parts, step = result["parts_ms"], result["recipe_step"]
+    computing = max(parts["forward"] + parts["backward"], parts["data"])
+    assert (step["sequences"], step["micro_batches_per_process"]) == (8, 2)
+    expected = 8 / 5 * computing + parts["optimizer"] + parts["communication"]
+    assert 1000 * step["seconds"] == pytest.approx(expected, abs=0.01)
 
 
 def test_duration_of_a_run_counts_the_batch_warmup(recipe: Path, tiny_data: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import weakref
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,19 @@ def test_wrong_gradient_ends_the_command(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "bf16: loss" in text and "NOT within rounding" in text
 
 
+def test_losses_that_are_not_finite_are_saved_as_null(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(block, "_add_and_norm", _wrong_in_bf16(block._add_and_norm, factor=math.nan))
+    call = ("--out", tmp_path, *("train.precision=bf16" if word == OPTIONS[-1] else word for word in TINY))
+    for part in ("correctness", "base-s128", "correctness"):  # each call reads the measurements of those before
+        code = 1 if part == "correctness" else 0
+        run_benchmark(gpu.app, *call, "--part", part, "--alone", expect=code)
+    parts = json.loads((tmp_path / "bench.json").read_text())["measured"]
+    assert parts["correctness"]["correctness"]["loss"] is None
+    assert parts["correctness"]["correctness"]["gradient_difference"] is None
+    assert parts["base-s128"]["results"][""]["variants"]["albert"]["loss"] is None
+    assert "bf16: loss not finite" in (tmp_path / "bench.md").read_text()
+
+
 def test_parts_get_the_chosen_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Parts get the device that "auto" chooses, because it determines which models are compiled."""
     monkeypatch.setattr(gpu, "PARTS", {"device": lambda options: gpu.Part(profile={"device": options.device})})
@@ -209,10 +223,10 @@ def test_parts_get_the_chosen_device(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert result.parts["device"].profile == {"device": "cpu"}
 
 
-def _wrong_in_bf16(original: Any) -> Any:
+def _wrong_in_bf16(original: Any, factor: float = 1.5) -> Any:
     """Return a layer with wrong results if its matmuls are in bf16."""
 
     def add_and_norm(*arguments: Any) -> Any:
-        return original(*arguments) * (1.5 if torch.is_autocast_enabled("cpu") else 1.0)
+        return original(*arguments) * (factor if torch.is_autocast_enabled("cpu") else 1.0)
 
     return add_and_norm

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from albert_cli.counting.paper import MEMORY
+from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
 from benchmarks import memory
 from tests.helpers.benchmarks import run_benchmark
@@ -40,3 +42,9 @@ def test_try_batch_builds_the_model_on_the_device(monkeypatch: pytest.MonkeyPatc
 
 def test_command_on_a_cpu_says_that_it_needs_cuda() -> None:
     assert "CUDA" in run_benchmark(memory.app, "--device", "cpu").out
+
+
+def test_gpu_with_less_memory_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, MEMORY - 1))
+    with pytest.raises(ConfigError, match="less than"):
+        memory.find_largest_batches(torch.device("cuda"))

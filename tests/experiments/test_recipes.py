@@ -126,6 +126,31 @@ def test_plan_includes_the_cost_of_prefixes() -> None:
     assert description.totals.flops == sum(row.cost.flops for row in rows if row.cost)
 
 
+def select(name: str, *variants: str) -> ExperimentPlan:
+    """Return the plan of two seeds of an experiment whose mini scale selects these variants."""
+    experiment = recipe.load_experiment(name)
+    scale = dataclasses.replace(experiment.scales["mini"], variants=variants)
+    experiment = dataclasses.replace(experiment, scales={**experiment.scales, "mini": scale})
+    return make_plan(experiment, ExperimentRequest("mini", Path("out"), seeds=2, dry_run=True))
+
+
+def test_plan_includes_the_cost_of_runs_not_selected() -> None:
+    plan = select("depth", "l12")
+    assert plan.variants == ["l12"] and {run.variant for run in plan.prefixes} == {"l1", "l3", "l6"}
+    description = describe_plan(plan)
+    pretrainings = [stage.cost for stage in plan.stages.values() if stage.kind == "pretrain"]
+    assert len(pretrainings) == 8
+    assert description.totals.flops == sum(cost.flops for cost in pretrainings if cost)
+    claim = recipe.PaperClaim("", "", "", (recipe.Condition("l12.mlm_accuracy", "above", 0.5),))
+    assert judge_decidability(plan, claim).device_hours == pytest.approx(description.totals.device_hours)
+    assert {run.variant for run in select("distillation", "distilled").prefixes} == {"teacher"}
+
+
+def test_plan_leaves_out_prefixes_of_variants_not_selected() -> None:
+    assert not select("stacking", "whole").prefixes
+    assert {run.variant for run in select("stacking", "stacked").prefixes} == {"half"}
+
+
 def test_override_of_the_seed_is_rejected() -> None:
     """With equal seeds the spread would be zero, so every claim would be decided."""
     with pytest.raises(ConfigError, match="its own seed"):
@@ -233,13 +258,30 @@ def test_claim_about_a_skipped_task_is_undecidable() -> None:
     assert "--tasks" in judge_decidability(plan, claim).reason
 
 
+def judge(plan: ExperimentPlan, *values: str) -> str:
+    """Return the reason why the plan cannot decide a claim about these values, `VARIANT.METRIC`."""
+    conditions = tuple(recipe.Condition(value, "above", 0.5) for value in values)
+    return judge_decidability(plan, recipe.PaperClaim("", "", "", conditions)).reason
+
+
 def test_claim_about_a_variant_outside_the_plan_is_undecidable() -> None:
-    experiment = recipe.load_experiment("embedding")
-    scale = dataclasses.replace(experiment.scales["mini"], variants=("all-64",))
-    experiment = dataclasses.replace(experiment, scales={**experiment.scales, "mini": scale})
-    plan = make_plan(experiment, ExperimentRequest("mini", Path("out"), dry_run=True))
-    claim = recipe.PaperClaim("", "", "", (recipe.Condition("all-128.mlm_accuracy", "above", 0.5),))
-    assert judge_decidability(plan, claim).reason == "the plan leaves out the variants all-128"
+    plan = select("embedding", "all-64")
+    for metric in ("mlm_accuracy", "parameters"):
+        assert judge(plan, f"all-128.{metric}") == "the plan leaves out the variants all-128"
+    assert judge(select("overall", "base", "large"), "large.speedup") == "the plan leaves out the variants bert-large"
+
+
+def test_claim_about_a_value_not_measured_is_undecidable() -> None:
+    plan = select("sharing", "all", "none")  # its only task is minimal pairs
+    variants = dict(plan.experiment.variants)
+    variants["all"] = dataclasses.replace(variants["all"], has_tasks=False)
+    plan = make_plan(dataclasses.replace(plan.experiment, variants=variants), plan.request)
+    for metric in ("tasks_mean", "minimal_pairs_accuracy"):
+        assert judge(plan, f"none.{metric}") == ""
+        assert judge(plan, f"all.{metric}") == f"the plan does not measure all.{metric}"
+    assert judge(plan, "none.task_rte") == "the plan does not measure none.task_rte"
+    assert judge(planned("glue", "paper"), "ensemble.parameters") == "the plan does not measure ensemble.parameters"
+    assert "does not measure" in judge(planned("sharing", "paper"), "all.minimal_pairs_accuracy")
 
 
 def test_ensemble_needs_the_tasks_of_all_its_members() -> None:

@@ -198,6 +198,22 @@ def test_array_job_measures_speeds_before_it_trains(tmp_path: Path, tiny_data: P
     assert begun == ["bench", "bench", "pretrain"]
 
 
+def test_array_job_reports_missing_text_and_limits_first(
+    tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(arguments: Sequence[str]) -> tuple[int, str]:
+        raise Interrupted("stopped")
+
+    missing = tmp_path / "wikki.jsonl"
+    request = ExperimentRequest("smoke", tmp_path / "out", text=(str(missing),), device="cpu", seeds=1)
+    with pytest.raises(InputError, match=re.escape(str(missing))):
+        runner.run_array_job("sharing", request, stop, ArrayJob(0, 2))
+    with pytest.raises(Interrupted):
+        runner.run_array_job("sharing", dataclasses.replace(request, text=(), data=tiny_data), stop, ArrayJob(0, 2))
+    printed = capsys.readouterr().err
+    assert "mrpc is skipped: --tasks is missing" in printed and "one seed has no spread" in printed
+
+
 def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path) -> None:
     recipe = tmp_path / "pairs.toml"
     recipe.write_text(
