@@ -101,7 +101,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         result = _evaluate_with_controls(runs, inputs)
     predict: PredictExamples = partial(predict_examples, prepared, precision=result.precision)
     if isinstance(result, EvaluationResult):
-        predict = predict_with_run(prepared, best_run(out, result), result.precision)
+        predict = predict_with_run(prepared, best_run(out, result))
     predict_test_file(prepared.task, predict, out)
     if submission_file is not None:
         predict_test_set = cast(submission.PredictTestSet, predict)  # a task of GLUE has logits as outputs
@@ -295,7 +295,7 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
     """Score the best model of MNLI on GLUE's diagnostics; None if MNLI or the diagnostics' labels are missing."""
     if "mnli" not in tasks:
         return None
-    checkpoint = checkpoint_for_test_set(tasks["mnli"], out / "mnli", request)
+    checkpoint, _ = checkpoint_for_test_set(tasks["mnli"], out / "mnli", request)
     try:
         prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
         inputs = prepared.load_inputs()
