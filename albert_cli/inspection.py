@@ -124,7 +124,7 @@ def _detect_kind(directory: Path, manifest: store.Manifest | None) -> str | None
     """Return the kind of a directory, None if it is unknown."""
     if manifest is not None:
         return manifest.kind
-    if any(directory.glob("step-*")):
+    if store.saved_steps(directory):
         return "run"
     for name, kind in _KIND_BY_FILE.items():
         if (directory / name).exists():

@@ -121,6 +121,14 @@ def test_inspect_rejects_anything_else(tmp_path: Path) -> None:
         inspect_directory(tmp_path / "a.txt")
 
 
+def test_inspect_folder_with_steps_of_others_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "step-by-step").mkdir()
+    with pytest.raises(CheckpointError, match="not written by albert"):
+        inspect_directory(tmp_path)
+    store.write_json(tmp_path / "results.json", {"kind": "other"})
+    assert inspect_directory(tmp_path).kind == "evaluation"
+
+
 def test_inspect_verify_includes_linked_checkpoints(finished: Path, tmp_path: Path) -> None:
     step = Path(shutil.copytree(finished / "step-00000030", tmp_path / "scratch" / "step-00000030"))
     (tmp_path / "run").mkdir()

@@ -139,5 +139,5 @@ def finetune(
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
     prepared = add_intermediate(prepared, intermediate_out)
     result = finetune_task(prepared, inputs, out, seed, resume)
-    predict_test_file(prepared.task, predict_with_run(prepared, out, result.precision), out)
+    predict_test_file(prepared.task, predict_with_run(prepared, out), out)
     console.print_result(result.to_json(), tables.format_run(result, out))

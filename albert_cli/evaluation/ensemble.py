@@ -23,6 +23,7 @@ from albert_cli.formatting import format_percent
 from albert_cli.inference.table_predictions import check_test_file, predict_test_file
 from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult, RunResult, read_result
 from albert_cli.tasks.base import Array, Example
+from albert_cli.tasks.squad.data import SquadFiles
 from albert_cli.tasks.table_files import TableFiles
 from albert_cli.tasks.table_sources import TableSource
 from albert_cli.tasks.token_data import TokenFiles
@@ -182,14 +183,13 @@ def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
     the rows that its training held out, and the inputs contain its training examples too.
     """
     inputs = first.load_inputs()
-    source = first.task.source
-    files = source.tables if isinstance(source, TableSource) else source
-    if not isinstance(files, TableFiles | TokenFiles) or not files.is_single_file:
+    if not _is_single_file(first.task.source, first.request.data):
         return inputs
     rows = len(inputs.dev_examples)
     results = [read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()]
     runs = [result for result in results if isinstance(result, RunResult)]
-    if any(sum(result.examples.values()) == rows for result in runs):
+    # Training may leave out examples of the file, such as questions whose answers are not in their context.
+    if any(sum(result.examples.values()) <= rows for result in runs):
         task = replace(first.task, scores_whole_file=False)
         training_inputs = replace(first, task=task, needs_training=True).load_inputs()
         if any(result.data == training_inputs.fingerprint for result in runs):
@@ -199,6 +199,14 @@ def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
         "if a member was trained on some of them, the scores are too high"
     )
     return inputs
+
+
+def _is_single_file(source: object, data: str | None) -> bool:
+    """Return True if a task's data are a single file, of which training holds out a part as dev."""
+    if isinstance(source, SquadFiles):
+        return data is not None and Path(data).is_file()
+    files = source.tables if isinstance(source, TableSource) else source
+    return isinstance(files, TableFiles | TokenFiles) and files.is_single_file
 
 
 def _prepare_member(name: str, request: TaskRequest, directory: Path) -> PreparedTask:

@@ -17,7 +17,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, read_earlier_result, require_own_output
 from albert_cli.inference.table_predictions import PredictExamples
 from albert_cli.model import hub
-from albert_cli.results import RESULTS, EvaluationResult, ScoredResult
+from albert_cli.results import RESULTS, EvaluationResult, RunResult, ScoredResult, read_result
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Example
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
 from albert_cli.tasks.token_classification import NER
@@ -164,17 +164,24 @@ def predict_examples(
         return prepared.task.predict(model, features, prepared.device)
 
 
-def predict_with_run(prepared: PreparedTask, directory: Path, precision: str) -> PredictExamples:
+def predict_with_run(prepared: PreparedTask, directory: Path) -> PredictExamples:
     """Return a function that predicts examples with the model of a finished run of `prepared` in `directory`.
 
-    The function reads the model when it is called. precision: the run's, with which dev was scored.
+    The function reads the model when it is called, and has the run's precision, with which dev was scored.
     """
 
     def predict(examples: Sequence[Example]) -> object:
         trained = replace(prepared, checkpoint=hub.read_checkpoint(directory))
-        return predict_examples(trained, examples, precision=precision)
+        return predict_examples(trained, examples, precision=_read_precision(directory))
 
     return predict
+
+
+def _read_precision(directory: Path) -> str:
+    """Return the precision of a finished run; with "auto" in the recipe, the runs of an evaluation may differ in it."""
+    result = read_result(directory / RESULTS)
+    assert isinstance(result, RunResult), "a run has the result of one seed"
+    return result.precision
 
 
 def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
@@ -185,11 +192,15 @@ def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
     return replace(request, checkpoint=checkpoint, runs=1, overrides=overrides, nproc=1, retrain=False, controls=())
 
 
-def checkpoint_for_test_set(result: ScoredResult | EvaluationResult, out: Path, request: TaskRequest) -> str:
-    """Return the checkpoint that predicts a task's test set: the run that is best on dev, or the scored checkpoint.
+def checkpoint_for_test_set(
+    result: ScoredResult | EvaluationResult, out: Path, request: TaskRequest
+) -> tuple[str, str]:
+    """Return the checkpoint that predicts a task's test set, and the precision with which its dev score was measured.
 
-    result: the result of the task's evaluation for `request`, in the directory `out`.
+    The checkpoint is the run that is best on dev, or the scored checkpoint. result: the result of the task's evaluation
+    for `request`, in the directory `out`.
     """
     if isinstance(result, EvaluationResult):
-        return str(best_run(out, result))
-    return request.checkpoint
+        directory = best_run(out, result)
+        return str(directory), _read_precision(directory)
+    return request.checkpoint, result.precision

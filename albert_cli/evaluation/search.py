@@ -6,6 +6,7 @@ point for each combination.
 
 from __future__ import annotations
 
+import glob
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,7 +105,8 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
         raise ConfigError("a search needs one task", "for example `albert search rte …`")
     combinations = parse_grid(lists)
     # Results of other combinations or commands in this directory are an error.
-    require_own_output(out, RESULTS, *map(_folder_name, combinations), "intermediate-*")
+    folders = [glob.escape(_folder_name(combination)) for combination in combinations]  # a value may have brackets
+    require_own_output(out, RESULTS, *folders, "intermediate-*")
     opened: OpenCheckpoints = {}
     task_runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
     points: list[_GridPoint] = []

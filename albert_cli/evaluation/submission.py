@@ -143,8 +143,8 @@ def write_submission(
         trained_task = GLUE[file.task].classifier_of or file.task  # MNLI's model also predicts AX
         result = results.get(trained_task)
         if examples is not None and result is not None:
-            checkpoint = checkpoint_for_test_set(result, out / trained_task, request)
-            logits = predict_with(file.task, request, checkpoint, result.precision)(examples)
+            checkpoint, precision = checkpoint_for_test_set(result, out / trained_task, request)
+            logits = predict_with(file.task, request, checkpoint, precision)(examples)
             contents[file.name] = _format_file(file, examples, logits)
             console.info(f"{file.name}: {file.rows:,} rows predicted by {checkpoint}")
             continue

@@ -7,7 +7,7 @@ The score minus the score of the control from step 0 is the gain from pretrainin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,6 +59,7 @@ from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS
 from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
     add_intermediate,
+    encoder_overrides,
     missing_intermediate,
     skip_intermediate,
     use_intermediate,
@@ -70,6 +71,8 @@ from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
 GLUE_SUITE = "glue"
 TaskEvaluation = ScoredResult | EvaluationResult
+# Returns a task that starts from a model of its intermediate task; if there is none, a run in the folder trains it.
+AddIntermediate = Callable[[PreparedTask, Path], PreparedTask]
 
 
 def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path | None = None) -> TaskEvaluation:
@@ -90,7 +93,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     if prepared.needs_training:
         resolve_schedule(prepared, inputs).check()
         prepared.warn_about_text(inputs)
-    controls = _prepare_controls(name, prepared, out, out, opened)
+    controls = _prepare_controls(name, prepared, out, opened, partial(add_intermediate, opened=opened))
     with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
         prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
         runs = TaskRuns(name, prepared, out, controls)
@@ -98,7 +101,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         result = _evaluate_with_controls(runs, inputs)
     predict: PredictExamples = partial(predict_examples, prepared, precision=result.precision)
     if isinstance(result, EvaluationResult):
-        predict = predict_with_run(prepared, best_run(out, result), result.precision)
+        predict = predict_with_run(prepared, best_run(out, result))
     predict_test_file(prepared.task, predict, out)
     if submission_file is not None:
         predict_test_set = cast(submission.PredictTestSet, predict)  # a task of GLUE has logits as outputs
@@ -119,21 +122,32 @@ class _SuitePlan:
         """The tasks that wait for no other task."""
         return {name: task for name, task in self.prepared_tasks.items() if name not in self.intermediate_tasks}
 
-    def prepare_dependent_tasks(self, best_runs: Mapping[str, Path]) -> dict[str, PreparedTask]:
-        """Return the waiting tasks, each with the best run of its intermediate task as its initial encoder.
+    @property
+    def dependent_tasks(self) -> dict[str, PreparedTask]:
+        """The tasks that wait for another task."""
+        return {name: self.prepared_tasks[name] for name in self.intermediate_tasks}
 
-        best_runs: the directory of the best run, by intermediate task. A task whose intermediate task is missing there
-        starts from the checkpoint itself, with a warning.
+    def add_intermediate(
+        self, prepared: PreparedTask, folder: Path, suite_runs: Sequence[TaskRuns], opened: OpenCheckpoints
+    ) -> PreparedTask:
+        """Return a task, or a control, with the model of its intermediate task as its initial encoder.
+
+        The model is the best of the suite's finished runs of the intermediate task (`suite_runs`), or of the runs of
+        its controls, that start from the same encoder. If there are none, a run in `folder` is fine-tuned. A task whose
+        intermediate task is left out, or has an intermediate task itself, starts from the checkpoint, with a warning.
+        Raises `AllSeedsDiverged` if no seed of the runs has a score.
         """
-        tasks = {}
-        for name, intermediate in self.intermediate_tasks.items():
-            if intermediate in best_runs:
-                tasks[name] = use_intermediate(self.prepared_tasks[name], best_runs[intermediate])
-            else:
-                # A task with data has no best run here if it must wait itself.
-                reason = self.left_out.get(intermediate, "it has an intermediate task itself")
-                tasks[name] = skip_intermediate(self.prepared_tasks[name], reason)
-        return tasks
+        name = missing_intermediate(prepared)
+        if name is None:
+            return prepared
+        reasons = {**self.left_out, **dict.fromkeys(self.intermediate_tasks, "it has an intermediate task itself")}
+        if name in reasons:
+            return skip_intermediate(prepared, reasons[name])
+        encoder = encoder_overrides(prepared)
+        for runs in (runs for task in suite_runs for runs in (task, *task.controls.values())):
+            if runs.name == name and runs.prepared.needs_training and encoder_overrides(runs.prepared) == encoder:
+                return use_intermediate(prepared, find_best_run(runs), opened)
+        return add_intermediate(prepared, folder, opened=opened)
 
 
 def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None = None) -> SuiteResult:
@@ -173,18 +187,12 @@ def _evaluate_in_order(
     request: TaskRequest, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
 ) -> dict[str, TaskEvaluation]:
     """Evaluate MNLI before the tasks that start from its model; raise `AllSeedsDiverged` if a task has no score."""
+    ready_runs = _list_runs(plan.ready_tasks, out, opened, partial(add_intermediate, opened=opened))
     if request.array_job is not None:
-        _train_array_job_in_order(request, request.array_job, plan, out, opened)
-    results, diverged = _evaluate_tasks(request, plan.ready_tasks, out, opened)
-    best_runs = {}
-    for intermediate in set(plan.intermediate_tasks.values()):
-        if intermediate in diverged:  # the tasks that wait for it cannot start
-            raise diverged[intermediate]
-        result = results.get(intermediate)
-        if isinstance(result, EvaluationResult):
-            best_runs[intermediate] = best_run(out / intermediate, result)
-    dependent_tasks = plan.prepare_dependent_tasks(best_runs)
-    dependent_results, dependent_diverged = _evaluate_tasks(request, dependent_tasks, out, opened)
+        _train_array_job_in_order(request, request.array_job, plan, ready_runs, out, opened)
+    results, diverged = _evaluate_tasks(request, ready_runs)
+    dependent_runs = _list_dependent_runs(plan, ready_runs, out, opened)
+    dependent_results, dependent_diverged = _evaluate_tasks(request, dependent_runs)
     errors = [*diverged.values(), *dependent_diverged.values()]
     if errors:
         raise errors[0]
@@ -224,39 +232,53 @@ def _plan_suite(request: TaskRequest, opened: OpenCheckpoints) -> _SuitePlan:
 
 
 def _train_array_job_in_order(
-    request: TaskRequest, array_job: ArrayJob, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
+    request: TaskRequest,
+    array_job: ArrayJob,
+    plan: _SuitePlan,
+    ready_runs: Sequence[TaskRuns],
+    out: Path,
+    opened: OpenCheckpoints,
 ) -> None:
     """Fine-tune an array job's runs of all tasks; raise `ArrayJobDone` if runs of other jobs are unfinished afterwards.
 
-    The tasks that start from MNLI's best run need all runs of MNLI. A job therefore fine-tunes the runs of MNLI that no
-    other job is working on, and waits for the other jobs. This way, the user submits the array only once.
+    The tasks that start from MNLI's best run need all runs of MNLI and of its controls. A job therefore fine-tunes
+    those of them that no other job is working on, and waits for the other jobs. This way, the user submits the array
+    only once.
     """
-    ready_runs = _list_runs(plan.ready_tasks, out, opened)
     train_array_job(ready_runs, array_job, request.nproc)
-    best_runs = {}
-    for intermediate in set(plan.intermediate_tasks.values()) & set(plan.ready_tasks):
-        runs = TaskRuns(intermediate, plan.ready_tasks[intermediate], out / intermediate)
-        finish_runs(runs, request.nproc)
-        best_runs[intermediate] = find_best_run(runs)
-    dependent_runs = _list_runs(plan.prepare_dependent_tasks(best_runs), out, opened)
+    for runs in ready_runs:
+        if runs.name in plan.intermediate_tasks.values():
+            finish_runs(runs, request.nproc)
+    dependent_runs = _list_dependent_runs(plan, ready_runs, out, opened)
     train_array_job(dependent_runs, array_job, request.nproc)
     require_finished([*ready_runs, *dependent_runs], array_job)
 
 
-def _list_runs(prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints) -> list[TaskRuns]:
-    """Return the runs of each task, with its controls prepared."""
-    runs = []
+def _list_runs(
+    prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints, add: AddIntermediate
+) -> list[TaskRuns]:
+    """Return the runs of each task, with its controls prepared; `add` prepares their initial encoders."""
+    all_runs = []
     for name, prepared in prepared_tasks.items():
-        controls = _prepare_controls(name, prepared, out / name, out, opened)
-        runs.append(TaskRuns(name, prepared, out / name, controls))
-    return runs
+        task_out = out / name
+        controls = _prepare_controls(name, prepared, task_out, opened, add)
+        ready = add(prepared, task_out / prepared.recipe.intermediate_task)
+        all_runs.append(TaskRuns(name, ready, task_out, controls))
+    return all_runs
+
+
+def _list_dependent_runs(
+    plan: _SuitePlan, ready_runs: Sequence[TaskRuns], out: Path, opened: OpenCheckpoints
+) -> list[TaskRuns]:
+    """Return the runs of the tasks that wait for another task; `ready_runs`, for which they wait, are finished."""
+    add = partial(plan.add_intermediate, suite_runs=ready_runs, opened=opened)
+    return _list_runs(plan.dependent_tasks, out, opened, add)
 
 
 def _evaluate_tasks(
-    request: TaskRequest, prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints
+    request: TaskRequest, tasks: Sequence[TaskRuns]
 ) -> tuple[dict[str, TaskEvaluation], dict[str, AllSeedsDiverged]]:
     """Evaluate tasks with their controls; return the results, and the errors of the tasks whose seeds all diverged."""
-    tasks = _list_runs(prepared_tasks, out, opened)
     train_in_parallel(tasks, request)
     results: dict[str, TaskEvaluation] = {}
     diverged: dict[str, AllSeedsDiverged] = {}
@@ -273,7 +295,7 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
     """Score the best model of MNLI on GLUE's diagnostics; None if MNLI or the diagnostics' labels are missing."""
     if "mnli" not in tasks:
         return None
-    checkpoint = checkpoint_for_test_set(tasks["mnli"], out / "mnli", request)
+    checkpoint, _ = checkpoint_for_test_set(tasks["mnli"], out / "mnli", request)
     try:
         prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
         inputs = prepared.load_inputs()
@@ -312,13 +334,12 @@ def parse_controls(text: str | None) -> tuple[str, ...]:
 
 
 def _prepare_controls(
-    name: str, prepared: PreparedTask, out: Path, intermediate_out: Path, opened: OpenCheckpoints
+    name: str, prepared: PreparedTask, out: Path, opened: OpenCheckpoints, add: AddIntermediate
 ) -> dict[str, TaskRuns]:
     """Return the runs of each control, in folders of the task's `out`.
 
-    If the recipe has an intermediate task, this function fine-tunes the control's weights on that task first, in a
-    folder of `intermediate_out`, unless the folder already has a model. Raises `ConfigError` if the task is only
-    scored, or if the weights of step 0 were not saved.
+    If the recipe has an intermediate task, the control starts from its own model of that task, which `add` adds. Raises
+    `ConfigError` if the task is only scored, or if the weights of step 0 were not saved.
     """
     request = prepared.request
     if request.controls and not prepared.needs_training:
@@ -330,8 +351,7 @@ def _prepare_controls(
     for control in request.controls:
         overrides = (*request.overrides, f"model.weights={control}")
         control_task = prepare_evaluation(name, replace(request, overrides=overrides, controls=()), opened)
-        folder = intermediate_out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control
-        control_task = add_intermediate(control_task, folder, opened=opened)
+        control_task = add(control_task, out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control)
         controls[control] = TaskRuns(name, control_task, out / CONTROLS_FOLDER / control)
     return controls
 

@@ -127,7 +127,8 @@ class InputReader:
     def _json_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
         """Yield the rows of JSON lines.
 
-        An object without the key `id` gets one: the value in the column of ids, or else the line number.
+        An object without an id, or whose id is null or empty, gets one: the value in the column of ids, or else the
+        line number.
         """
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, parsed in iter_json_objects(lines, lambda number: f"{name}:{number}"):
@@ -137,7 +138,9 @@ class InputReader:
                 mappers[keys] = self._map_keys(values, f"{name}:{number}")
             record = mappers[keys](values)
             example = self.task.parse_example(InputLine("", name, number, record))
-            columns: dict[str, object] = {"id": row_id(record, number), **values}
+            columns: dict[str, object] = {"id": None, **values}
+            if columns["id"] in (None, ""):
+                columns["id"] = row_id(record, number)
             if isinstance(example, TokenExample):
                 columns["text"] = example.text  # of an object with tokens, too: offsets of entities refer to this text
             yield number, InputRow(example, columns)

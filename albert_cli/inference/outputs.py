@@ -90,13 +90,17 @@ def write_to_stdout(lines: Iterable[str]) -> None:
 
 
 def _json_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a JSON object and a line feed for each row; NaN and infinities become null, because JSON has none."""
+    """Yield a JSON object and a line feed for each row."""
     for row in rows:
-        try:
-            text = json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
-        except ValueError:
-            text = json.dumps(_without_non_finite(row), ensure_ascii=False, default=str)
-        yield text + "\n"
+        yield _format_json(row) + "\n"
+
+
+def _format_json(value: object) -> str:
+    """Return a value as JSON: NaN and infinities become null, because JSON has none; dates and bytes become strings."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_non_finite(value), ensure_ascii=False, default=str)
 
 
 def _without_non_finite(value: object) -> object:
@@ -105,7 +109,7 @@ def _without_non_finite(value: object) -> object:
         return None
     if isinstance(value, Mapping):
         return {name: _without_non_finite(item) for name, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # the entries of a Parquet map are tuples
         return [_without_non_finite(item) for item in value]
     return value
 
@@ -124,7 +128,7 @@ def _flatten_row(row: Row) -> dict[str, object]:
                     raise taken_column("the input", column)
                 flat[column] = probability
         elif isinstance(value, list | dict):
-            flat[name] = json.dumps(value, ensure_ascii=False)
+            flat[name] = _format_json(value)
         else:
             flat[name] = value
     return flat
@@ -196,13 +200,13 @@ def _parquet_writer(out: Path) -> Iterator[WriteRows]:
 
 @contextmanager
 def _translated_type_errors(out: Path) -> Iterator[None]:
-    """Raise `InputError` for an error of Arrow, which means that the values of a column have no common type."""
+    """Raise `InputError` for an error of Arrow, which means that no type fits all values of a column."""
     import pyarrow as pa
 
     try:
         yield
-    except pa.ArrowException as error:
-        message = f"{out}: a column has values of several types ({error})"
+    except (pa.ArrowException, OverflowError) as error:  # OverflowError: no type has all integers of a column
+        message = f"{out}: a column has values of several types, or too large integers ({error})"
         raise InputError(message, "write --out FILE.jsonl") from None
 
 

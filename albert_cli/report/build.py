@@ -137,7 +137,7 @@ def _summarize_counts(inputs: ReportInputs) -> str:
         "data set": len(inputs.data),
         "pretraining run": len(inputs.pretraining),
         "task": len({e.task_identity for e in inputs.evaluations}),
-        "fine-tuned model": sum(len(e.scores) for e in inputs.evaluations),
+        "fine-tuned model": sum(len(e.scores) for e in inputs.evaluations if e.record.training is not None),
     }
     return ", ".join(count_of(count, noun) for noun, count in counts.items() if count)
 

@@ -51,6 +51,7 @@ class ScoresSection:
     """Scores by task and model, published scores of the same tasks, dot plots and protocols."""
 
     table: Table
+    split: str  # the split on which the scores were measured
     published: Table | None  # None if no task has published scores
     figures: Sequence[Figure]
     has_collapsed: bool  # True if a seed of any evaluation collapsed
@@ -112,11 +113,24 @@ def make_scores_section(evaluations: Sequence[Evaluation], colors: Colors) -> Sc
     groups = group_by_task(evaluations)
     return ScoresSection(
         table=_make_task_table(groups, list_models(evaluations)),
+        split=_describe_split(groups),
         published=_make_published_table(groups),
         figures=[_draw_scores(group, colors) for group in groups],
         has_collapsed=any(e.record.collapse_reasons for e in evaluations),
         protocols=_list_protocols(evaluations, groups),
     )
+
+
+def _describe_split(groups: Sequence[TaskGroup]) -> str:
+    """Return the split on which the scores were measured: dev, or test for a task whose title ends in `TEST_SUFFIX`."""
+    if any(_is_on_test_set(group) for group in groups):
+        return f"the development set, for a task with{TEST_SUFFIX} on the test set"
+    return "the development set"
+
+
+def _is_on_test_set(group: TaskGroup) -> bool:
+    """Return True if the scores of a group were measured on the task's test set."""
+    return group[0].record.title.endswith(TEST_SUFFIX)
 
 
 def draw_learning_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[Figure]:
@@ -267,7 +281,7 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
     have several metrics, such as F1 and exact match, has all of them in its cells.
     """
     published = load_published_scores()  # scores times 100, by model, task and metric
-    groups = [group for group in groups if not group[0].record.title.endswith(TEST_SUFFIX)]
+    groups = [group for group in groups if not _is_on_test_set(group)]
     groups = [group for group in groups if any(group[0].record.task in scores for scores in published.values())]
     models = [model for model, scores in published.items() if any(group[0].record.task in scores for group in groups)]
     if not groups:

@@ -41,6 +41,12 @@ def missing_intermediate(prepared: PreparedTask) -> str | None:
     return None if is_finetuned and model.weights == "pretrained" else name
 
 
+def encoder_overrides(prepared: PreparedTask) -> list[str]:
+    """Return the values of `ENCODER_KEYS` in the task's recipe, as `-s` settings."""
+    model = prepared.recipe.model
+    return [f"{key}={getattr(model, key.removeprefix('model.'))}" for key in ENCODER_KEYS]
+
+
 def add_intermediate(
     prepared: PreparedTask,
     folder: Path,
@@ -60,8 +66,7 @@ def add_intermediate(
     if overrides is None:
         overrides = prepared.request.overrides
     overrides = [override for override in overrides if config.overridden_key(override) not in _TASK_KEYS]
-    model = prepared.recipe.model
-    overrides += [f"{key}={getattr(model, key.removeprefix('model.'))}" for key in ENCODER_KEYS]
+    overrides += encoder_overrides(prepared)
     request = replace(prepared.request, overrides=tuple(overrides))
     try:
         intermediate = prepare_task(name, request, opened)

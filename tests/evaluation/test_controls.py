@@ -14,11 +14,14 @@ import torch
 from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation import suite
+from albert_cli.evaluation.output import best_run
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.report.build import build_report
-from albert_cli.results import ControlResult
+from albert_cli.results import ControlResult, EvaluationResult, read_result
+from albert_cli.tasks.glue import GLUE_SCORE_TASKS
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask
 from tests.helpers.command import albert
 from tests.helpers.markdown import find_table
@@ -165,3 +168,39 @@ def test_controls_unknown_or_of_a_scored_task_are_rejected(run: Path, glue: Path
     tuned = str(tmp_path / "out" / "run-0")
     with pytest.raises(ConfigError, match="CoLA is only scored"):
         evaluate("cola", tuned, str(glue), tmp_path / "scored", 1, ONCE, "cpu", controlled=["random"])
+
+
+def copy_tasks(data: Path, folder: Path, *names: str) -> Path:
+    """Copy the files of some of GLUE's tasks."""
+    for name in names:
+        shutil.copytree(data / name, folder / name)
+    return folder
+
+
+def test_suite_control_starts_from_its_best_mnli_run(run: Path, inference: Path, tmp_path: Path) -> None:
+    data = copy_tasks(inference, tmp_path / "data", "MNLI", "RTE")
+    overrides = (*ONCE, "data.train_examples=8", "data.both_orders=true")
+    out = tmp_path / "out"
+    evaluate("glue", str(run), str(data), out, 2, overrides, "cpu", controlled=["random"])
+    control = read_result(out / "mnli" / "controls" / "random" / "results.json")
+    assert isinstance(control, EvaluationResult)
+    result = store.read_json(out / "rte" / "controls" / "random" / "results.json")
+    assert result["intermediate"] == store.fingerprint(best_run(out / "mnli" / "controls" / "random", control))
+    assert not (out / "rte" / "mnli").exists()
+
+
+def test_suite_task_with_another_encoder_trains_mnli(run: Path, inference: Path, tmp_path: Path) -> None:
+    data = copy_tasks(inference, tmp_path / "data", "MNLI", "RTE")
+    (tmp_path / "recipes").mkdir()
+    for task in GLUE_SCORE_TASKS:
+        (tmp_path / "recipes" / f"{task}.toml").write_text(f'extends = "finetune/{task}"\n')
+    with (tmp_path / "recipes" / "rte.toml").open("a") as recipe:
+        recipe.write("[model]\noverlap_heads = 1\n")
+    out = tmp_path / "out"
+    call = ("glue", str(run), str(data), out, 1, ONCE, "cpu")
+    evaluate(*call, controlled=["random"], recipes=str(tmp_path / "recipes"))
+    for folder in ("", "controls/random"):
+        mnli_run = out / "rte" / "mnli" / folder / "run-0"
+        result = store.read_json(out / "rte" / folder / "results.json")
+        assert result["intermediate"] == store.fingerprint(mnli_run)
+        assert load_recipe(str(mnli_run / "recipe.toml"), ()).model.overlap_heads == 1

@@ -87,20 +87,30 @@ def test_ensemble_absolute_and_relative_path_are_one_member(
 
 
 def write_single_file(folder: Path, task: str) -> Path:
-    """Write 30 labeled texts to one file of a table or of tagged words."""
+    """Write 30 labeled texts to one file of a table, of tagged words, or of questions."""
     if task == "ner":
         path = folder / "all.conll"
         path.write_text("".join(f"bade B-PER\n{sentence(i).split()[0]} O\n\n" for i in range(30)))
+    elif task == "squad1":
+        path = folder / "all.jsonl"
+        answers = {"text": ["bade"], "answer_start": [0]}
+        rows = [
+            {"id": i, "title": f"t{i}", "context": f"bade {sentence(i)}", "question": "figo?", "answers": answers}
+            for i in range(30)
+        ]
+        rows[0]["context"] = "without the answer"  # left out for training
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         path = folder / "all.csv"
         path.write_text("text,label\n" + "".join(f"{sentence(i)},{'ab'[i % 2]}\n" for i in range(30)))
     return path
 
 
-@pytest.mark.parametrize("task", ["table", "ner"])
+@pytest.mark.parametrize("task", ["table", "ner", "squad1"])
 def test_ensemble_scores_held_out_rows_of_a_single_file(task: str, encoder: Path, tmp_path: Path) -> None:
     path = write_single_file(tmp_path, task)
-    runs = evaluate(task, str(encoder), str(path), tmp_path / "runs", 2, QUICK, "cpu")
+    overrides = (*QUICK, *(("span.max_query_length=6", "span.doc_stride=4") if task == "squad1" else ()))
+    runs = evaluate(task, str(encoder), str(path), tmp_path / "runs", 2, overrides, "cpu")
     call = ["ensemble", task, tmp_path / "runs", "--device", "cpu", "--data"]
     printed = albert(*call, path, "--out", tmp_path / "same").err
     result = json.loads((tmp_path / "same" / "results.json").read_text())

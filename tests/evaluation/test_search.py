@@ -60,6 +60,16 @@ def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp
     assert "CoLA seed 0 step" not in repeated.err
 
 
+def test_search_of_a_value_with_brackets_is_repeated(encoder: Path, tmp_path: Path) -> None:
+    rows = "".join(f"bade figo {i},{i % 2}\n" for i in range(12))
+    data = tmp_path / "all.csv"
+    data.write_text("body [en],label\n" + rows)
+    call = ["table", "table.text=body [en]", "--checkpoint", encoder, "--data", data, "--device", "cpu"]
+    call += ["--runs", 1, "--out", tmp_path / "out", *(word for override in QUICK for word in ("-s", override))]
+    first = albert("search", *call)
+    assert albert("search", *call).out == first.out
+
+
 def test_search_trains_intermediate_task_once(encoder: Path, inference: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     call = ["--checkpoint", encoder, "--data", inference, "--device", "cpu", "--runs", 2, "--out", out]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import json
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -322,8 +324,25 @@ def test_jsonl_output_numbers_that_are_not_finite_are_null(tmp_path: Path) -> No
     assert lines == ['{"a": null, "b": [1.5, null]}', '{"a": 2.0, "b": []}']
 
 
-@pytest.mark.parametrize("values", [(1, "one"), (2**62 + 1, 0.5)])
-def test_parquet_output_without_a_common_type_is_rejected(values: tuple[object, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_predict_lists_of_other_types_become_json(tuned: Tuned, tmp_path: Path, suffix: str) -> None:
+    day = datetime.date(2024, 2, 29)
+    numbers = [("a", float("nan")), ("b", 1.5)]
+    price = {"eur": Decimal("1.50")}
+    columns = {"text": ["bade"], "days": [[day]], "price": [price], "raw": [[b"x"]], "map": [numbers]}
+    types = {"map": pa.map_(pa.string(), pa.float64())}
+    table = pa.table({name: pa.array(values, types.get(name)) for name, values in columns.items()})
+    pq.write_table(table, tmp_path / "in.parquet")
+    predict_file(str(tuned("cola")), str(tmp_path / "in.parquet"), tmp_path / f"out{suffix}", "cpu")
+    (row,) = read_output(tmp_path / f"out{suffix}")
+    values = [row[name] for name in ("days", "price", "raw", "map")]
+    if suffix != ".jsonl":
+        values = [json.loads(value) for value in values]
+    assert values == [["2024-02-29"], {"eur": "1.50"}, ["b'x'"], [["a", None], ["b", 1.5]]]
+
+
+@pytest.mark.parametrize("values", [(1, "one"), (2**62 + 1, 0.5), (2**64,), (2**63, -1)])
+def test_parquet_output_without_a_common_type_is_rejected(values: tuple[object, ...], tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=r"out\.parquet: a column has values of several types"),
         open_prediction_writer(tmp_path / "out.parquet") as write,
@@ -331,3 +350,10 @@ def test_parquet_output_without_a_common_type_is_rejected(values: tuple[object, 
         for value in values:
             write([{"a": value}])
     assert not list(tmp_path.iterdir())
+
+
+def test_predict_json_null_or_empty_id_is_line_number(tuned: Tuned, tmp_path: Path) -> None:
+    lines = ['{"id": null, "text": "bade"}', '{"id": "", "text": "bade"}', '{"id": 7, "text": "bade"}']
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    predict_file(str(tuned("cola")), str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl", "cpu")
+    assert [row["id"] for row in read_output(tmp_path / "out.jsonl")] == ["1", "2", 7]

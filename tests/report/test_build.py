@@ -119,8 +119,11 @@ def test_scored_result_below_an_evaluation_is_shown(tmp_path: Path) -> None:
     rows = read_scores(tmp_path / "w")
     assert rows.keys() == {"RTE accuracy", "RTE (test) accuracy"}
     assert value(rows["RTE accuracy"]["checkpoint def"]) == value(rows["RTE (test) accuracy"]["checkpoint def"]) == 59.0
-    published = find_table((tmp_path / "report.md").read_text(), "here, best median")
+    text = (tmp_path / "report.md").read_text()
+    published = find_table(text, "here, best median")
     assert [row["task"] for row in published] == ["RTE accuracy"], "published scores are on the dev sets"
+    assert "for a task with (test) on the test set, times 100" in text
+    assert "2 tasks, 2 fine-tuned models." in text, "a scored checkpoint was not fine-tuned for this report"
 
 
 def test_baselines_are_those_of_the_largest_dev_set(tmp_path: Path) -> None:
