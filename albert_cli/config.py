@@ -175,9 +175,18 @@ def parse_override(text: str) -> dict[str, object]:
     return nested
 
 
-def overridden_key(override: str) -> str:
-    """Return the key of an override `section.key=value`."""
-    return override.partition("=")[0].strip()
+def flatten_override(override: str) -> dict[str, object]:
+    """Return the values that an override sets, by full key; `data={seed=1}` and `data.seed=1` both set `data.seed`."""
+    return dict(_flatten(parse_override(override)))
+
+
+def _flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the full key and the value of each entry of nested dictionaries; `prefix` is for the recursion."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> RecipeValues:

@@ -14,8 +14,8 @@ from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary
-from albert_cli.text.vocabulary import REQUEST_FILE, Vocabulary
-from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
+from albert_cli.text.vocabulary import REQUEST_FILE
+from albert_cli.training.pretrain_recipe import PretrainRecipe, load_sampling_recipe
 
 JsonObject: TypeAlias = Mapping[str, object]
 
@@ -138,7 +138,7 @@ def _describe_data(
     """Return facts about a data directory and its training examples, as JSON values and as lines to print."""
     settings = PretrainRecipe()
     if recipe is not None:
-        settings = load_pretrain_recipe(recipe, [], Vocabulary.load(directory).size)
+        settings = load_sampling_recipe(recipe)
     if seed is None:
         seed = settings.train.seed
     request = ExampleRequest(

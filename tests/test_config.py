@@ -280,6 +280,19 @@ def test_override_is_a_toml_value_or_a_string(text: str, value: object) -> None:
     assert config.parse_override(text) == value
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a.b=1", {"a.b": 1}),
+        ("a . b = [1]", {"a.b": [1]}),
+        ("a={b=1, c={d=x}}", {"a": "{b=1, c={d=x}}"}),
+        ('a={b=1, c={d="x"}}', {"a.b": 1, "a.c.d": "x"}),
+    ],
+)
+def test_flatten_override_has_full_keys(text: str, values: dict[str, object]) -> None:
+    assert config.flatten_override(text) == values
+
+
 @pytest.mark.parametrize("text", ["", "a", "=1", "a.=1", ".a=1", "a..b=1"])
 def test_malformed_override_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected section\.key=value"):

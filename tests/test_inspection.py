@@ -10,7 +10,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.data.records import BuildSettings
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.inspection import inspect_directory
 from tests.helpers.data_directories import build
 
@@ -34,6 +34,17 @@ def test_inspect_data_without_examples_has_no_step(tiny_data: Path) -> None:
     facts = inspect_directory(tiny_data).to_json()
     assert "sample" in facts
     assert not facts.keys() & {"examples", "step", "seed", "batch_size"}
+
+
+@pytest.mark.parametrize(("recipe", "batch_size"), [("continue", 256), ("albert-base", 4096)])
+def test_inspect_data_takes_examples_of_any_recipe(recipe: str, batch_size: int, tiny_data: Path) -> None:
+    facts = inspect_directory(tiny_data, examples=2, step=1, recipe=recipe).to_json()
+    assert (facts["seed"], facts["batch_size"]) == (12345, batch_size)
+
+
+def test_inspect_data_rejects_a_fine_tuning_recipe(tiny_data: Path) -> None:
+    with pytest.raises(ConfigError, match="is a fine-tuning recipe, for rte"):
+        inspect_directory(tiny_data, examples=1, recipe="finetune/rte")
 
 
 def test_inspect_weighted_data_has_bytes_per_token_of_text(tiny_vocabulary: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def pretrain(
     if teacher:
         changes.append(f"distill.teacher={config.format_toml_value(teacher)}")
     if show_config:
-        loaded = pretraining.load_recipe_for_data(recipe, data, changes)
+        loaded = pretraining.load_recipe_for_data(recipe, data, out, changes)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())
     elif dry_run:
         from albert_cli.training.plan import check_disk

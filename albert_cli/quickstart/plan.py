@@ -83,7 +83,7 @@ def plan_own_data(
         raise InputError(
             "--text -: stdin can be read once, but a quickstart reads it twice", "write it to a file first"
         )
-    if "data.train_examples" in map(config.overridden_key, overrides):
+    if any("data.train_examples" in config.flatten_override(override) for override in overrides):
         raise ConfigError("-s data.train_examples: --labels sets this key", "use --labels")
     settings = load_recipe(FINETUNE_RECIPE, overrides).table
     task = open_table(settings, table)

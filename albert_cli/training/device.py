@@ -82,7 +82,7 @@ def print_idle_gpus(device: torch.device) -> None:
     """Print how to use the GPUs that a single process leaves idle, if there are any."""
     if device.type == "cuda" and world_size() == 1 and torch.cuda.device_count() > 1:
         count = torch.cuda.device_count()
-        console.info(f"uses 1 of {count} GPUs; --nproc {count} uses all of them, with the same result")
+        console.info(f"uses 1 of {count} GPUs; --nproc {count} uses all of them")
 
 
 # ---------------------------------------------------------------- "auto" settings

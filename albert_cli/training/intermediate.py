@@ -65,9 +65,8 @@ def add_intermediate(
         return prepared
     if overrides is None:
         overrides = prepared.request.overrides
-    overrides = [override for override in overrides if config.overridden_key(override) not in _TASK_KEYS]
-    overrides += encoder_overrides(prepared)
-    request = replace(prepared.request, overrides=tuple(overrides))
+    passed = [text for override in overrides for text in _without_task_keys(override)]
+    request = replace(prepared.request, overrides=(*passed, *encoder_overrides(prepared)))
     try:
         intermediate = prepare_task(name, request, opened)
         inputs = intermediate.load_inputs()
@@ -80,6 +79,14 @@ def add_intermediate(
     )
     finetune(intermediate, inputs, out, retry_diverged=False)
     return use_intermediate(prepared, out, opened)
+
+
+def _without_task_keys(override: str) -> list[str]:
+    """Return the override; if it sets keys in `_TASK_KEYS`, return an override for each of its other keys instead."""
+    values = config.flatten_override(override)
+    if not values.keys() & set(_TASK_KEYS):
+        return [override]
+    return [f"{key}={config.format_toml_value(values[key])}" for key in values if key not in _TASK_KEYS]
 
 
 def use_intermediate(prepared: PreparedTask, directory: Path, opened: OpenCheckpoints | None = None) -> PreparedTask:
@@ -100,7 +107,7 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
     the intermediate task with `-s`.
     """
     title = find_task(prepared.recipe.intermediate_task).title
-    if INTERMEDIATE_KEY in map(config.overridden_key, prepared.request.overrides):
+    if any(INTERMEDIATE_KEY in config.flatten_override(override) for override in prepared.request.overrides):
         raise InputError(
             f"{prepared.task.title} cannot start from {title}: {reason}",
             f"add {title} to --data, or skip it with -s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}",

@@ -149,7 +149,6 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
     the warmup of the learning rate is scaled only if the parent run has not finished it.
     """
     schedule = recipe.schedule
-    warm_start = recipe.warm_start
     total_steps = recipe.first_step + _count_fitting_steps(recipe, times)
 
     def scale(number: int) -> int:
@@ -162,14 +161,18 @@ def fit_steps_to_budget(recipe: PretrainRecipe, times: StepTimes) -> PretrainRec
         decay = scale(decay)
     if recipe.first_step == 0:
         batch_warmup = scale(batch_warmup)
-    has_warmup = warm_start is None or warm_start.finished_warmup is None
-    if has_warmup and warmup is not None:  # None: `warmup_ratio` scales the warmup
+    if _has_warmup(recipe) and warmup is not None:  # None: `warmup_ratio` scales the warmup
         warmup = scale(warmup)
     return replace(
         recipe,
         schedule=replace(schedule, total_steps=total_steps, warmup_steps=warmup, decay_steps=decay),
         batch=replace(recipe.batch, warmup_steps=batch_warmup),
     )
+
+
+def _has_warmup(recipe: PretrainRecipe) -> bool:
+    """Return True unless the run continues a parent run that has finished the warmup of the learning rate."""
+    return recipe.warm_start is None or recipe.warm_start.finished_warmup is None
 
 
 def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
@@ -205,7 +208,7 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
         f"{console.format_duration(budget)}"
     )
     warmup = planned.schedule.warmup_steps
-    if warmup and not planned.first_step:
+    if warmup and _has_warmup(planned):
         total = planned.schedule.total_steps
         fitted_warmup = fitted.schedule.resolved_warmup_steps
         text += f", with {fitted_warmup:,} warmup steps (the recipe has {warmup:,} of {total:,})"

@@ -94,10 +94,10 @@ def plan_pretraining(
         return DryRun(resolved, run_plan, duration)
 
 
-def load_recipe_for_data(recipe: str, data: Path, overrides: Sequence[str]) -> PretrainRecipe:
-    """Load the recipe that `--show-config` prints: with the overrides, and the vocabulary size of a data directory."""
+def load_recipe_for_data(recipe: str, data: Path, out: Path, overrides: Sequence[str]) -> PretrainRecipe:
+    """Load the recipe that `--show-config` prints for the run `out`, with the vocabulary size of a data directory."""
     vocabulary = Vocabulary.load(TokenCorpus.open(data).vocabulary_dir)
-    return load_pretrain_recipe(recipe, overrides, vocabulary.size)
+    return load_pretrain_recipe(recipe, overrides, vocabulary.size, out)
 
 
 def _resolve(inputs: PretrainInputs, out: Path, resume: run.ResumeMode, budget: float | None) -> PretrainRecipe:

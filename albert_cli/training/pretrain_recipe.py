@@ -12,7 +12,7 @@ import numpy as np
 from albert_cli import config, store
 from albert_cli.config import NonNegativeInt, PositiveInt
 from albert_cli.data.pairs import PairSettings
-from albert_cli.errors import ConfigError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.informed_init import InformedInit
@@ -158,18 +158,13 @@ def load_pretrain_recipe(
 
     Raises `ConfigError` if it is no pretraining recipe, has a wrong value, or has another vocabulary size.
     """
-    values = config.read_recipe(recipe)
-    if "task" in values:
-        raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "use it with `albert finetune`")
-    if "variants" in values:
-        raise ConfigError(f"{recipe} is an experiment", "use it with `albert reproduce`")
+    values = _read_pretrain_values(recipe)
     has_shape = "model" in values  # in the recipe: an override of one key does not set the shape
     values = config.apply_overrides(values, overrides)
     if not has_shape:
         overridden_keys = values.get("model", {})
-        steps = [] if out is None else store.saved_steps(out)
-        if steps:
-            shape = config.to_toml_values(ModelConfig.read(steps[-1] / "config.json"))
+        if out is not None and store.saved_steps(out) and (out / "recipe.toml").is_file():
+            shape = _read_saved_shape(out)
         else:
             shape = _read_parent_shape(values, recipe)
         values["model"] = shape | overridden_keys
@@ -182,19 +177,64 @@ def load_pretrain_recipe(
     return validate_pretrain_recipe(values, recipe)
 
 
+def load_sampling_recipe(recipe: str) -> PretrainRecipe:
+    """Load the sections of a recipe that determine the examples of its steps: [data], [batch] and [train].
+
+    The other sections have their defaults, so the recipe needs no [model], and it fits a vocabulary of any size.
+
+    Raises `ConfigError` if it is no pretraining recipe, or if a value in these sections is wrong.
+    """
+    values = _read_pretrain_values(recipe)
+    sections: config.RecipeValues = {key: values[key] for key in ("data", "batch", "train") if key in values}
+    sections["model"] = {"max_position_embeddings": 2**31 - 1}  # enough for any `data.max_seq_length`
+    return validate_pretrain_recipe(sections, recipe)
+
+
+def _read_pretrain_values(recipe: str) -> config.RecipeValues:
+    """Read the values of a pretraining recipe; raise `ConfigError` if it is another kind of recipe."""
+    values = config.read_recipe(recipe)
+    if "task" in values:
+        raise ConfigError(f"{recipe} is a fine-tuning recipe, for {values['task']}", "use it with `albert finetune`")
+    if "variants" in values:
+        raise ConfigError(f"{recipe} is an experiment", "use it with `albert reproduce`")
+    return values
+
+
+def _read_saved_shape(directory: Path) -> config.RecipeValues:
+    """Return the shape of a pretraining run, or of one of its steps, as the values of a [model] section.
+
+    They are from the saved recipe, because config.json can have other values for the same shape, such as a group for
+    each layer if no weights are shared. A checkpoint without a pretraining recipe has only config.json.
+    """
+    path = directory / "recipe.toml"
+    if path.is_file():
+        values = store.read_toml(path)
+        if "task" not in values:
+            section = values.get("model")
+            if not isinstance(section, dict):  # a cut-off file must not set the default shape
+                raise CheckpointError(f"{path}: has no section [model]", "restore the file")
+            return section
+    return config.to_toml_values(ModelConfig.read(directory / "config.json"))
+
+
 def _read_parent_shape(values: Mapping[str, object], origin: str) -> dict[str, object]:
     """Return the shape of the checkpoint in `[warm_start]` as the values of a [model] section.
 
     Raises `ConfigError`, which names `origin`, if `[warm_start]` names no checkpoint.
     """
     section = values.get("warm_start")
-    name = None
+    checkpoint = None
+    continued_run = None
     if isinstance(section, dict):
-        name = section.get("checkpoint") or section.get("continues")
+        checkpoint = section.get("checkpoint")
+        continued_run = section.get("continues")
+    name = checkpoint or continued_run
     if not isinstance(name, str):
         raise ConfigError(
             f"{origin}: has neither a [model] section nor a checkpoint to start from",
             "name a checkpoint, and the model takes its shape: -s warm_start.checkpoint=CHECKPOINT",
         )
-    shape = ModelConfig.read(hub.find_checkpoint(name) / "config.json")
-    return config.to_toml_values(shape)
+    directory = hub.find_checkpoint(name)
+    if name == continued_run:  # the changes since the continued run are compared with its recipe
+        return _read_saved_shape(directory)
+    return config.to_toml_values(ModelConfig.read(directory / "config.json"))

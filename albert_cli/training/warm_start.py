@@ -174,10 +174,16 @@ def copy_parent_weights(
                 if name.startswith(parent_prefix):
                     tensors[f"{prefix}{block}.{name.removeprefix(parent_prefix)}"] = tensor
     loading.load_weights(model, dataclasses.replace(parent, tensors=tensors))
-    heads = [head for head in ("masked", "order") if f"{head}.bias" in tensors]
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    parameters = model.state_dict()
+    head_biases = {"masked": "masked.bias", "order": "order.bias"}
+    copied = [head for head, bias in head_biases.items() if shapes.get(bias) == parameters[bias].shape]
+    new = [head for head in head_biases if head not in copied]
     heads_note = "without a head"
-    if heads:
-        heads_note = f"and the heads {' and '.join(heads)}"
+    if copied:
+        heads_note = f"and the heads {' and '.join(copied)}"
+    if copied and new:
+        heads_note = f"and the head {copied[0]}, with a new head {new[0]}"
     console.info(
         f"starts from {parent.directory}: its encoder, {model.config.num_hidden_layers} layers from "
         f"{parent.config.num_hidden_layers}, {heads_note}; {optimizer_note}"

@@ -197,9 +197,17 @@ def test_finetune_with_the_checkpoints_head_needs_no_mnli(suite: Suite, tmp_path
     assert result["protocol"]["intermediate_task"] == "rte" and "intermediate" not in result
 
 
-def test_intermediate_task_has_all_examples_in_one_order(suite: Suite, tmp_path: Path) -> None:
-    overrides = (*QUICK, "data.both_orders=true", "data.train_examples=3", "data.dev_examples=2")
-    prepared = prepare("rte", str(suite.encoder), str(suite.data), overrides, "cpu")
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("data.both_orders=true", "data.train_examples=3", "data.dev_examples=2"),
+        ("data={both_orders=true, train_examples=3}", "data . dev_examples = 2"),
+    ],
+)
+def test_intermediate_task_has_all_examples_in_one_order(
+    overrides: tuple[str, ...], suite: Suite, tmp_path: Path
+) -> None:
+    prepared = prepare("rte", str(suite.encoder), str(suite.data), (*QUICK, *overrides), "cpu")
     add_intermediate(prepared, tmp_path)
     result = store.read_json(tmp_path / "run-0" / "results.json")
     assert result["examples"] == {"train": 24, "dev_matched": 9, "dev_mismatched": 15}

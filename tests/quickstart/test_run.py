@@ -123,6 +123,11 @@ def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypa
             2,
             "--labels sets this key",
         ),
+        (
+            ["--text", "{text}", "--table", "{table}", "-s", "table.text=review", "-s", "data . train_examples=30"],
+            2,
+            "--labels sets this key",
+        ),
     ],
 )
 def test_wrong_own_data_is_one_clear_line(

@@ -16,7 +16,7 @@ from albert_cli.errors import BusyError, ConfigError
 from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import RunPlan
-from albert_cli.training.pretrain import plan_pretraining
+from albert_cli.training.pretrain import plan_pretraining, pretrain
 from albert_cli.training.pretrain_result import DryRun
 from tests.helpers.command import albert
 from tests.helpers.processes import end, start, start_ranks
@@ -158,6 +158,23 @@ def test_time_budget_keeps_shape_of_schedule(
     growing = plan_with("batch.warmup_steps=500", "batch.warmup_from=1", "train.eval_every=1000000")
     assert growing.batch_warmup_steps == pytest.approx(growing.steps / 2, abs=1)
     assert growing.steps == pytest.approx(0.97 * 3600 / 0.0075, rel=0.1)
+
+
+def test_time_budget_of_unfinished_warmup_lists_its_steps(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["schedule.total_steps=10", "schedule.warmup_steps=8", "train.save_every=5"]
+    pretrain(str(recipe), tiny_data, tmp_path / "parent", overrides, device="cpu")
+    monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.01)
+    monkeypatch.setattr(plan_module, "measure_evaluation", lambda *_: 1.0)
+
+    def print_budget_from(step: str, run: str) -> str:
+        more = [f"warm_start.continues={tmp_path / 'parent' / step}", "schedule.total_steps=20"]
+        plan_pretraining(str(recipe), tiny_data, tmp_path / run, [*overrides, *more], max_time="1m", device="cpu")
+        return capfd.readouterr().err
+
+    assert "warmup steps (the recipe has 8 of 20)" in print_budget_from("step-00000005", "unfinished")
+    assert "warmup steps" not in print_budget_from("step-00000010", "finished")
 
 
 def test_plan_checks_resume_as_a_run_does(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:

@@ -1,20 +1,23 @@
-"""Tests of growing batches, and of micro-batches limited by tokens."""
+"""Tests of growing batches, of micro-batches limited by tokens, and of recipes without a model."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert_cli.errors import ConfigError
-from albert_cli.training.pretrain import pretrain
+from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.training.pretrain import load_recipe_for_data, pretrain
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import read_curve, weights_hash
+from tests.helpers.tiny_recipe import RECIPE
 
 GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
 BY_TOKENS = "batch.micro_tokens=70"
@@ -80,3 +83,42 @@ def test_batch_settings_invalid_values_raise(
         pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
     assert re.search(message, f"{raised.value.message} {raised.value.hint}")
     assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- recipes without [model]
+
+
+@pytest.fixture
+def without_model(tmp_path: Path) -> str:
+    """The tiny recipe without [model], for ten steps."""
+    path = tmp_path / "without-model.toml"
+    path.write_text(RECIPE[RECIPE.index("[data]") :].replace("total_steps = 30", "total_steps = 10"))
+    return str(path)
+
+
+def test_unshared_run_resumes_without_model_or_parent(
+    without_model: str, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    parent = Path(shutil.copytree(finished, tmp_path / "parent"))
+    run = tmp_path / "run"
+    overrides = [f"warm_start.checkpoint={parent}", "model.sharing=none"]
+    pretrain(without_model, tiny_data, run, overrides, device="cpu")
+    shutil.rmtree(parent)
+    assert pretrain(without_model, tiny_data, run, overrides, device="cpu").steps == 10
+    model = load_recipe_for_data(without_model, tiny_data, run, overrides).model
+    assert (model.sharing, model.num_hidden_groups) == ("none", 1)
+    (run / "recipe.toml").write_text("[train]\nseed = 0\n")
+    with pytest.raises(CheckpointError, match=r"recipe\.toml: has no section \[model\]"):
+        load_recipe_for_data(without_model, tiny_data, run, overrides)
+
+
+def test_continued_run_without_model_records_no_change_of_it(
+    recipe: Path, without_model: str, tiny_data: Path, tmp_path: Path
+) -> None:
+    shape = ["model.sharing=none", "model.initializer_range=auto"]
+    parent = tmp_path / "parent"
+    pretrain(str(recipe), tiny_data, parent, [*shape, "schedule.total_steps=5"], device="cpu")
+    run = tmp_path / "run"
+    pretrain(without_model, tiny_data, run, [f"warm_start.continues={parent}"], device="cpu")
+    changes = tomllib.loads((run / "recipe.toml").read_text())["warm_start"]["changes"]
+    assert changes == ["schedule.total_steps: 5 -> 10"]

@@ -129,6 +129,14 @@ def test_copy_parent_hf_model_without_heads(
     assert "6 layers from 3, without a head; the optimizer restarts" in printed
 
 
+def test_copy_parent_order_head_of_other_classes_is_new(
+    tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary)
+    start_from(replace(SHAPE, order_labels=3), parent, tiny_vocabulary)
+    assert "3 layers from 3, and the head masked, with a new head order; the optimizer" in capfd.readouterr().err
+
+
 # ---------------------------------------------------------------- rejected parents
 
 
