@@ -90,7 +90,7 @@ def read_status(directory: Path) -> DirectoryStatus:
     """Read the state of all units of work in an output directory; raise `InputError` if there is no work."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory", "check the path")
-    folders = list(store.walk_folders(directory))
+    folders = store.walk_folders(directory)
     plans = read_plans(directory, folders)
     runs = {unit.name: unit for unit in _iter_runs(directory, folders)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}

@@ -441,6 +441,22 @@ def test_results_in_step_folders_and_linked_folders_are_shown(workspace: Path, t
     assert len(collect_inputs([workspace]).evaluations) == expected + 2
 
 
+def test_links_to_runs_and_mixed_paths_add_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_eval(tmp_path / "scores", [0.5, 0.6])
+    (tmp_path / "scores" / "best").symlink_to("run-1")
+    monkeypatch.chdir(tmp_path / "scores")
+    for paths in ([tmp_path], ["run-0", tmp_path], ["run-0", ".."], ["best", "."], [tmp_path / "scores", "best"]):
+        assert len(collect_inputs([Path(path) for path in paths]).evaluations) == 1, paths
+
+
+def test_runs_and_data_may_be_named_like_checkpoints(tiny_data: Path, tmp_path: Path) -> None:
+    write_pretraining(tmp_path / "w" / "step-size")
+    shutil.copytree(tiny_data, tmp_path / "w" / "step-1")
+    inputs = collect_inputs([tmp_path / "w"])
+    assert [run.name for run in inputs.pretraining] == ["step-size"]
+    assert [data.name for data in inputs.data] == ["step-1"]
+
+
 def test_every_held_out_corpus_has_curves(tmp_path: Path) -> None:
     write_pretraining(tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a") as journal:
