@@ -152,6 +152,26 @@ def test_status_of_a_seed_that_counts_as_diverged_is_done(tmp_path: Path) -> Non
     assert (status.counts, status.commands, status.is_finished) == ({"done": 2}, [], True)
 
 
+@pytest.mark.parametrize(
+    ("run", "result"),
+    [
+        ("controls/random/run-1", {"kind": "eval", "controls": {"random": {"diverged": {"1": "step 5"}}}}),
+        ("lr=1/run-1", {"kind": "search", "points": [{"directory": "lr=1", "diverged": {"1": "step 5"}}]}),
+    ],
+)
+def test_status_of_diverged_controls_and_points_is_done(
+    run: str, result: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_status(tmp_path / run, state="diverged", message="loss is not finite", command="albert eval a")
+    assert not read_status(tmp_path).is_finished
+    store.write_json(tmp_path / "results.json", result)
+    assert read_status(tmp_path).is_finished
+    monkeypatch.chdir(tmp_path / run)
+    assert read_status(Path()).is_finished
+    store.write_json(tmp_path / "results.json", json.loads(json.dumps(result).replace('"1"', '"0"')))
+    assert not read_status(tmp_path).is_finished
+
+
 @pytest.mark.parametrize("error", [BusyError, ConfigError])
 def test_rejected_command_restores_the_plan(error: type[AlbertError], tmp_path: Path) -> None:
     path = tmp_path / ".work.json"
