@@ -183,6 +183,14 @@ def test_scores_by_number_of_labeled_examples(tmp_path: Path) -> None:
     assert all(f">{label}</text>" in svg for label in ("100", "400", "800", "checkpoint a  72.0"))
 
 
+def test_models_with_smaller_samples_only_have_no_column(tmp_path: Path) -> None:
+    write_eval(tmp_path / "w" / "all", [0.6, 0.62], checkpoint="abc")
+    write_eval(tmp_path / "w" / "few", [0.5], checkpoint="def", train_examples=100)
+    (row,) = read_scores(tmp_path / "w").values()
+    assert value(row["checkpoint abc"]) == 61.0 and "checkpoint def" not in row
+    assert "checkpoint def" in read_label_curve(tmp_path / "report.md")
+
+
 def test_sample_larger_than_the_data_counts_as_all(tmp_path: Path) -> None:
     counts = {"examples": {"train": 500, "dev": 277}, "checkpoint": "a"}
     for part, score in ((0, 0.7), (500, 0.6), (1000, 0.65)):
