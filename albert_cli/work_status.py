@@ -200,9 +200,9 @@ def _is_in_result(run: Path) -> bool:
     folder = run.parent.resolve()  # of an evaluation, a control or a point
     control = _read_runs_result(folder.parent.parent).get("controls", {}).get(folder.name, {})
     points = _read_runs_result(folder.parent).get("points", [])
-    point: _SeedsResult = next((point for point in points if point.get("directory") == folder.name), {})
+    points = [point for point in points if point.get("directory") == folder.name]
     seed = run.name.removeprefix("run-")
-    return any(seed in result.get("diverged", {}) for result in (_read_runs_result(folder), control, point))
+    return any(seed in result.get("diverged", {}) for result in (_read_runs_result(folder), control, *points))
 
 
 def _read_runs_result(directory: Path) -> _RunsResult:

@@ -284,12 +284,12 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     """
     records = {path: record for path in paths if (record := _read_task_score(path)) is not None}
     evals = [path for path, record in records.items() if isinstance(record, EvaluationResult)]
-    resolved_evals = {path.resolve() for path in evals}
+    resolved = {path.resolve() for path in evals}
     ensembles = [path for path, record in records.items() if isinstance(record, EnsembleResult)]
     separate_runs = [
         path
         for path, record in records.items()
-        if isinstance(record, ScoredResult) or (isinstance(record, RunResult) and not _is_run_of_eval(path, resolved_evals))
+        if isinstance(record, ScoredResult) or (isinstance(record, RunResult) and not _is_run_of_eval(path, resolved))
     ]
     evaluations = []
     for path in (*evals, *ensembles, *separate_runs):
@@ -305,15 +305,15 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     return evaluations
 
 
-def _is_run_of_eval(path: Path, resolved_evals: Set[Path]) -> bool:
+def _is_run_of_eval(path: Path, evals: Set[Path]) -> bool:
     """Return True for a run of a seed, of a control or of an intermediate task: `run-SEED` below an `eval` result.
 
-    resolved_evals: the directories of the `eval` results, without links.
+    evals: the directories of the `eval` results, without links.
     """
     # The run or a folder above it may be a link, and one directory may be relative and another absolute.
     for name in (store.resolve_dots(path).absolute(), path.resolve()):
         parents = {parent.resolve() for parent in name.parents}
-        if name.name.startswith("run-") and not parents.isdisjoint(resolved_evals):
+        if name.name.startswith("run-") and not parents.isdisjoint(evals):
             return True
     return False
 

@@ -38,7 +38,7 @@ def walk_folders(*directories: Path) -> list[Path]:
     while starts:  # the links in these folders are followed after all folders are visited
         links: list[tuple[int, Path]] = []
         for number, start in starts:
-            for name, subfolders, files in os.walk(start, onerror=_raise_unreadable):
+            for name, subfolders, file_names in os.walk(start, onerror=_raise_unreadable):
                 folder = Path(name)
                 resolved = folder.resolve()
                 if resolved in seen:  # for example a link to a folder above it
@@ -48,7 +48,7 @@ def walk_folders(*directories: Path) -> list[Path]:
                 folders.append((number, folder))
                 subfolders[:] = sorted(subfolder for subfolder in subfolders if not subfolder.startswith("."))
                 links += [(number, folder / subfolder) for subfolder in subfolders if (folder / subfolder).is_symlink()]
-                _require_intact_links(folder, files)
+                _require_intact_links(folder, file_names)
         starts = links
     return [folder for _, folder in sorted(folders, key=lambda item: (item[0], item[1].parts))]
 
@@ -59,12 +59,12 @@ def _raise_unreadable(error: OSError) -> None:
         raise from_os_error(error) or error
 
 
-def _require_intact_links(folder: Path, files: Sequence[str]) -> None:
+def _require_intact_links(folder: Path, file_names: Sequence[str]) -> None:
     """Raise `CheckpointError` if one of the files is a broken link that may have led to a folder.
 
     A name with a file extension, such as `status.json`, is a file's: the reader of the file reports the broken link.
     """
-    for name in sorted(files):
+    for name in sorted(file_names):
         path = folder / name
         may_be_folder = not name.startswith(".") and re.search(r"\.[A-Za-z]\w*$", name) is None
         if may_be_folder and is_broken_link(path):
