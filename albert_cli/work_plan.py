@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from albert_cli import store
+from albert_cli.array_jobs import ARRAY_FILE
 from albert_cli.errors import AlbertError, BusyError, ConfigError, Interrupted
 
 PLAN_FILE: Final = ".work.json"  # the plan of an experiment is .work-NAME.json
@@ -59,6 +60,12 @@ def record_plan(path: Path, units: Mapping[str, str]) -> None:
     store.write_json(path, asdict(WorkPlan(current_command(), dict(units))))
 
 
+def remove_plan(path: Path) -> None:
+    """Remove the plan of finished work, and the recorded size of its array, which a later array need not have."""
+    path.unlink(missing_ok=True)
+    (path.parent / ARRAY_FILE).unlink(missing_ok=True)
+
+
 @contextmanager
 def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
     """Write a plan, if it has any units, before the block runs, and remove the plan if the block succeeds.
@@ -84,7 +91,7 @@ def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
             else:
                 store.write_bytes(path, previous)
         raise
-    path.unlink(missing_ok=True)
+    remove_plan(path)
 
 
 def read_plans(directory: Path, folders: Sequence[Path]) -> list[WorkPlan]:

@@ -37,6 +37,20 @@ class _RunStatus(TypedDict, total=False):
     command: str
 
 
+class _SeedsResult(TypedDict, total=False):
+    """The entry on diverged seeds in a result; a point of a search also has its directory."""
+
+    diverged: dict[str, str]  # the reason by seed
+    directory: str
+
+
+class _RunsResult(_SeedsResult, total=False):
+    """The entries on diverged seeds in the `results.json` of an evaluation or a search."""
+
+    controls: dict[str, _SeedsResult]
+    points: list[_SeedsResult]
+
+
 @dataclass(frozen=True)
 class WorkUnitStatus:
     """The state of one unit of work: a run, a work unit of `albert data`, or a stage of an experiment."""
@@ -90,7 +104,7 @@ def read_status(directory: Path) -> DirectoryStatus:
     """Read the state of all units of work in an output directory; raise `InputError` if there is no work."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory", "check the path")
-    folders = list(store.walk_folders(directory))
+    folders = store.walk_folders(directory)
     plans = read_plans(directory, folders)
     runs = {unit.name: unit for unit in _iter_runs(directory, folders)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
@@ -181,7 +195,17 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
 
 
 def _is_in_result(run: Path) -> bool:
-    """Return True if the result of an evaluation, in the folder above, lists the run's seed as diverged."""
-    path = run.parent / RESULTS
-    diverged = store.read_json(path).get("diverged") if path.is_file() else None
-    return isinstance(diverged, dict) and run.name.removeprefix("run-") in diverged
+    """Return True if the result of the run's evaluation, control or search point lists the seed as diverged."""
+    run = store.resolve_dots(run)
+    folder = run.parent.resolve()  # of an evaluation, a control or a point
+    control = _read_runs_result(folder.parent.parent).get("controls", {}).get(folder.name, {})
+    points = _read_runs_result(folder.parent).get("points", [])
+    points = [point for point in points if point.get("directory") == folder.name]
+    seed = run.name.removeprefix("run-")
+    return any(seed in result.get("diverged", {}) for result in (_read_runs_result(folder), control, *points))
+
+
+def _read_runs_result(directory: Path) -> _RunsResult:
+    """Read the `results.json` of an evaluation or a search; return an empty result if there is no such file."""
+    path = directory / RESULTS
+    return store.read_record(path, _RunsResult) if path.is_file() else {}

@@ -151,6 +151,13 @@ def test_inspect_verify_includes_linked_checkpoints(finished: Path, tmp_path: Pa
         inspect_directory(tmp_path / "run", verify=True)
 
 
+def test_inspect_verify_reports_a_broken_checkpoint_link(finished: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    (run / "step-00000040").symlink_to("/nowhere/step-00000040")
+    with pytest.raises(CheckpointError, match="step-00000040: is a broken link"):
+        inspect_directory(run, verify=True)
+
+
 def test_inspect_data_with_a_link_to_itself(tiny_data: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
     (data / "stray").symlink_to("stray")

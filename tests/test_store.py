@@ -534,3 +534,45 @@ def test_file_system_that_cannot_rename_is_reported(
     with pytest.raises(BusyError, match="out: its file system cannot rename directories"), store.lock(tmp_path / "out"):
         raise AssertionError
     assert not list(tmp_path.rglob("*"))
+
+
+def test_walk_folders_prefers_real_folders_to_links(tmp_path: Path) -> None:
+    for name in ("out/b/run", "scratch/z"):
+        (tmp_path / name).mkdir(parents=True)
+    links = {"out/a": "b", "out/b/up": "../..", "out/c": "../scratch", "scratch/y": "z"}
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    folders = [folder.relative_to(tmp_path).as_posix() for folder in store.walk_folders(tmp_path / "out")]
+    assert folders == ["out", "out/b", "out/b/run", "out/b/up", "out/c", "out/c/z"]
+
+
+def test_walk_folders_reports_an_unreadable_folder(tmp_path: Path) -> None:
+    """Walk in a process that does not run as root, which may read everything."""
+    (tmp_path / "far").mkdir(mode=0)
+    script = """
+import os, sys
+from pathlib import Path
+from albert_cli import store
+from albert_cli.errors import InputError
+
+os.geteuid() or os.setuid(65534)
+try:
+    store.walk_folders(Path(sys.argv[1]))
+except InputError as error:
+    print(error.message)
+"""
+    for parent in [tmp_path, *tmp_path.parents][:4]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert "far: Permission denied" in done.stdout, done.stderr
+
+
+def test_saved_steps_include_a_broken_link(committed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "links"
+    run.mkdir()
+    (run / "step-00000001").symlink_to(committed)
+    (run / "step-00000002").symlink_to("/nowhere/step-00000002")
+    (run / "step-00000003").mkdir()
+    assert [step.name for step in store.saved_steps(run)] == ["step-00000001", "step-00000002"]

@@ -117,6 +117,22 @@ def test_status_includes_linked_runs_and_broken_records(tmp_path: Path) -> None:
     assert status.commands == ["albert finetune b"]
 
 
+def test_status_ignores_further_links_to_a_run(tmp_path: Path) -> None:
+    write_status(tmp_path / "run-1", state="interrupted", command="albert eval a")
+    record_plan(tmp_path / ".work.json", {"run-0": "", "run-1": ""})
+    expected = read_status(tmp_path)
+    (tmp_path / "last").symlink_to("run-1")
+    (tmp_path / "link to a link").symlink_to("last")
+    assert read_status(tmp_path) == expected
+
+
+def test_status_of_a_link_to_a_missing_run_is_an_error(tmp_path: Path) -> None:
+    write_status(tmp_path / "rte" / "run-0", state="done", step=20)
+    (tmp_path / "mnli").mkdir()
+    (tmp_path / "mnli" / "run-0").symlink_to("/nowhere/run-0")
+    assert "mnli/run-0: is a broken link" in albert("status", tmp_path, expect=4).err
+
+
 def test_status_reads_the_plans_of_subfolders(tmp_path: Path) -> None:
     write_status(tmp_path / "pretrain", state="done", step=20)
     write_status(tmp_path / "scores" / "run-0", state="failed", command="albert finetune a")
@@ -134,6 +150,26 @@ def test_status_of_a_seed_that_counts_as_diverged_is_done(tmp_path: Path) -> Non
     store.write_json(tmp_path / "results.json", {"kind": "evaluation", "diverged": {"1": "step 5"}})
     status = read_status(tmp_path)
     assert (status.counts, status.commands, status.is_finished) == ({"done": 2}, [], True)
+
+
+@pytest.mark.parametrize(
+    ("run", "result"),
+    [
+        ("controls/random/run-1", {"kind": "eval", "controls": {"random": {"diverged": {"1": "step 5"}}}}),
+        ("lr=1/run-1", {"kind": "search", "points": [{"directory": "lr=1", "diverged": {"1": "step 5"}}]}),
+    ],
+)
+def test_status_of_diverged_controls_and_points_is_done(
+    run: str, result: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_status(tmp_path / run, state="diverged", message="loss is not finite", command="albert eval a")
+    assert not read_status(tmp_path).is_finished
+    store.write_json(tmp_path / "results.json", result)
+    assert read_status(tmp_path).is_finished
+    monkeypatch.chdir(tmp_path / run)
+    assert read_status(Path()).is_finished
+    store.write_json(tmp_path / "results.json", json.loads(json.dumps(result).replace('"1"', '"0"')))
+    assert not read_status(tmp_path).is_finished
 
 
 @pytest.mark.parametrize("error", [BusyError, ConfigError])

@@ -49,6 +49,8 @@ def params(
     if paper:
         if names or overrides:
             raise ConfigError("--paper has its own list of models", "remove the names, or remove --paper")
+        if memory is not None or details:
+            raise ConfigError("--paper has no counts for --memory or --details", "remove them, or remove --paper")
         console.print_result(*paper_tables.describe_paper(as_markdown=markdown))
         return
     memory_bytes = None

@@ -35,7 +35,7 @@ from albert_cli.formatting import count_of
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
-from albert_cli.work_plan import PLAN_FILE, STAGE_LOCKS, locked_unit, record_plan, recorded_plan
+from albert_cli.work_plan import PLAN_FILE, STAGE_LOCKS, locked_unit, record_plan, recorded_plan, remove_plan
 
 Invoke = Callable[[Sequence[str]], tuple[int, str]]  # runs an `albert` command; returns exit code and standard output
 # Stages that run a module of this package; see `plan.MODULES`.
@@ -151,7 +151,7 @@ def run_array_job(
         unfinished = plan.unfinished(plan.speeds) or plan.unfinished(list(plan.stages.values()))
         if not unfinished:  # then another job may be writing the report
             written = retry_while_locked(partial(_lock_and_write_outcome, plan, num_finished, started))
-            _plan_path(plan).unlink(missing_ok=True)
+            remove_plan(_plan_path(plan))
             return written
         # Every job begins its search at another stage, so that two jobs rarely try to lock the same stage.
         offset = array_job.index * len(unfinished) // array_job.count

@@ -15,6 +15,7 @@ from albert_cli.quickstart.bundled import BundledDataSettings
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import open_table
 from albert_cli.text.sources import STDIN, resolve_sources
+from albert_cli.training.settings import parse_duration
 from albert_cli.training.task_recipe import load_recipe
 
 FINETUNE_RECIPE: Final = "mini/table"
@@ -77,8 +78,10 @@ def plan_own_data(
 
     max_time, labels, size: the options `--max-time`, `--labels` and `--size`; None for the defaults. overrides: of the
     fine-tuning recipe. Raises `InputError` if a text is stdin, or if the table has no training data or too few dev
-    rows, and `ConfigError` if `labels` or an override is invalid.
+    rows, and `ConfigError` if `max_time`, `labels` or an override is invalid.
     """
+    max_time = max_time or _DEFAULT_TIME
+    parse_duration(max_time, "--max-time")  # only pretraining uses it, after other steps have taken their time
     if any(source.name == STDIN for source in resolve_sources(text)):
         raise InputError(
             "--text -: stdin can be read once, but a quickstart reads it twice", "write it to a file first"
@@ -100,7 +103,7 @@ def plan_own_data(
         table=table,
         title=settings.title,
         recipe="mini/wiki",
-        max_time=max_time or _DEFAULT_TIME,
+        max_time=max_time,
         vocabulary_size=size or _DEFAULT_VOCABULARY,
         sample_size=_SAMPLE_SIZE,
         labels=_choose_label_counts(labels, rows, table),

@@ -77,13 +77,17 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 
 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
-    """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content."""
+    """Record the plan in a new directory; raise `BusyError` if the directory has another plan or content.
+
+    A plan without any output may change: its first step failed, for example because of an option of the plan.
+    """
     path = out / PLAN_FILE
     values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
-    if not path.is_file():
-        if any(file.name != ".lock" for file in out.iterdir()):
-            raise BusyError(f"{out}: contains something other than a quickstart", "choose another --out")
+    has_output = any(file.name not in (".lock", PLAN_FILE) for file in out.iterdir())
+    if not has_output:
         store.write_json(path, values)
+    elif not path.is_file():
+        raise BusyError(f"{out}: contains something other than a quickstart", "choose another --out")
     elif store.read_json(path) != values:
         raise BusyError(
             f"{out}: contains a quickstart with other options or of another version",

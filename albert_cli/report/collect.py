@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
@@ -170,7 +170,7 @@ def collect_inputs(directories: Sequence[Path]) -> ReportInputs:
     for directory in directories:
         if not directory.is_dir():
             raise InputError(f"{directory}: no such directory", "name directories that albert has written")
-    paths = list(_walk(directories))
+    paths = store.walk_folders(*directories)
     run_paths = [path for path in paths if _is_pretraining_run(path)]
     data_paths = [path for path in paths if _is_data_directory(path)]
     names = short_names([*run_paths, *data_paths])
@@ -236,14 +236,6 @@ def read_curves(path: Path) -> tuple[dict[str, Curve], dict[str, Curve]]:
     return training, evaluations
 
 
-def _walk(directories: Sequence[Path]) -> Iterator[Path]:
-    """Yield the directories and all folders below them, each once, except hidden folders and checkpoints."""
-    for folder in store.walk_folders(*directories):
-        is_step = folder.name.startswith("step-") and folder not in directories and not lexists(folder / RESULTS)
-        if not is_step:
-            yield folder
-
-
 def _is_pretraining_run(path: Path) -> bool:
     """Return True for a directory with a journal of MLM losses and without a result, which fine-tuning would write."""
     if lexists(path / RESULTS):
@@ -292,11 +284,12 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     """
     records = {path: record for path in paths if (record := _read_task_score(path)) is not None}
     evals = [path for path, record in records.items() if isinstance(record, EvaluationResult)]
+    resolved = {path.resolve() for path in evals}
     ensembles = [path for path, record in records.items() if isinstance(record, EnsembleResult)]
     separate_runs = [
         path
         for path, record in records.items()
-        if isinstance(record, ScoredResult) or (isinstance(record, RunResult) and not _is_run_of_eval(path, evals))
+        if isinstance(record, ScoredResult) or (isinstance(record, RunResult) and not _is_run_of_eval(path, resolved))
     ]
     evaluations = []
     for path in (*evals, *ensembles, *separate_runs):
@@ -312,9 +305,17 @@ def _read_evaluations(paths: Sequence[Path], checkpoints: Mapping[str, str]) -> 
     return evaluations
 
 
-def _is_run_of_eval(path: Path, evals: Sequence[Path]) -> bool:
-    """Return True for a run of a seed, of a control or of an intermediate task: `run-SEED` below an `eval` result."""
-    return path.name.startswith("run-") and not set(path.parents).isdisjoint(evals)
+def _is_run_of_eval(path: Path, evals: Set[Path]) -> bool:
+    """Return True for a run of a seed, of a control or of an intermediate task: `run-SEED` below an `eval` result.
+
+    evals: the directories of the `eval` results, without links.
+    """
+    # The run or a folder above it may be a link, and one directory may be relative and another absolute.
+    for name in (store.resolve_dots(path).absolute(), path.resolve()):
+        parents = {parent.resolve() for parent in name.parents}
+        if name.name.startswith("run-") and not parents.isdisjoint(evals):
+            return True
+    return False
 
 
 def _read_task_score(directory: Path) -> TaskScore | None:

@@ -112,7 +112,8 @@ def make_scores_section(evaluations: Sequence[Evaluation], colors: Colors) -> Sc
     """Return the tables, figures and protocols of all evaluations."""
     groups = group_by_task(evaluations)
     return ScoresSection(
-        table=_make_task_table(groups, list_models(evaluations)),
+        # A model with only smaller samples than another has no score in these groups, so it has no column.
+        table=_make_task_table(groups, list_models([e for group in groups for e in group])),
         split=_describe_split(groups),
         published=_make_published_table(groups),
         figures=[_draw_scores(group, colors) for group in groups],

@@ -7,16 +7,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 
-from albert_cli.errors import BusyError
-from albert_cli.os_errors import translate_os_errors
+from albert_cli.errors import BusyError, CheckpointError
+from albert_cli.os_errors import from_os_error, translate_os_errors
 from albert_cli.store import files
 from albert_cli.store.manifests import MANIFEST, seal
+from albert_cli.store.run_steps import is_broken_link
 from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 
@@ -25,18 +26,49 @@ def resolve_dots(directory: Path) -> Path:
     return directory.resolve() if directory.name in ("", "..") else directory
 
 
-def walk_folders(*directories: Path) -> Iterator[Path]:
-    """Yield directories and all visible and linked folders below them, each once, in the order of their names."""
+def walk_folders(*directories: Path) -> list[Path]:
+    """Return directories and all visible and linked folders below them, each once, in the order of their names.
+
+    A folder to which a link leads has the name of the link only if it is not visible below a directory itself.
+    Raises `InputError` for a folder that cannot be read, and `CheckpointError` for a broken link to a folder.
+    """
     seen: set[Path] = set()
-    for name, subfolders, _ in chain.from_iterable(os.walk(directory, followlinks=True) for directory in directories):
-        folder = Path(name)
-        resolved = folder.resolve()
-        if resolved in seen:  # a link to a folder that was already visited, for example one above it
-            subfolders.clear()  # `os.walk` visits only the subfolders that remain in this list
-            continue
-        seen.add(resolved)
-        subfolders[:] = sorted(subfolder for subfolder in subfolders if not subfolder.startswith("."))
-        yield folder
+    folders: list[tuple[int, Path]] = []  # with the number of the directory
+    starts = list(enumerate(directories))
+    while starts:  # the links in these folders are followed after all folders are visited
+        links: list[tuple[int, Path]] = []
+        for number, start in starts:
+            for name, subfolders, file_names in os.walk(start, onerror=_raise_unreadable):
+                folder = Path(name)
+                resolved = folder.resolve()
+                if resolved in seen:  # for example a link to a folder above it
+                    subfolders.clear()  # `os.walk` visits only the subfolders that remain in this list
+                    continue
+                seen.add(resolved)
+                folders.append((number, folder))
+                subfolders[:] = sorted(subfolder for subfolder in subfolders if not subfolder.startswith("."))
+                links += [(number, folder / subfolder) for subfolder in subfolders if (folder / subfolder).is_symlink()]
+                _require_intact_links(folder, file_names)
+        starts = links
+    return [folder for _, folder in sorted(folders, key=lambda item: (item[0], item[1].parts))]
+
+
+def _raise_unreadable(error: OSError) -> None:
+    """Raise `InputError` for a folder that cannot be read, unless another process has just removed it."""
+    if not isinstance(error, FileNotFoundError):
+        raise from_os_error(error) or error
+
+
+def _require_intact_links(folder: Path, file_names: Sequence[str]) -> None:
+    """Raise `CheckpointError` if one of the files is a broken link that may have led to a folder.
+
+    A name with a file extension, such as `status.json`, is a file's: the reader of the file reports the broken link.
+    """
+    for name in sorted(file_names):
+        path = folder / name
+        may_be_folder = not name.startswith(".") and re.search(r"\.[A-Za-z]\w*$", name) is None
+        if may_be_folder and is_broken_link(path):
+            raise CheckpointError(f"{path}: is a broken link", "restore the folder to which it leads, or remove it")
 
 
 @contextmanager

@@ -179,6 +179,8 @@ def test_params_markdown_any_width_is_one_table() -> None:
         (["albert-base", "--memory", "0GB"], "--memory 0GB: too little"),
         (["albert-base", "--memory", "12"], "--memory 12: too little"),
         (["albert-base", "--paper"], "--paper has its own list of models"),
+        (["--paper", "--memory", "12GB"], "--paper has no counts for --memory or --details"),
+        (["--paper", "--details"], "--paper has no counts for --memory or --details"),
         (["albert-base", "-s", "train.seed=1"], "only keys of the [model] section change the shape"),
     ],
 )

@@ -76,3 +76,15 @@ def test_glue_job_waits_for_a_run_of_another_job(encoder: Path, inference: Path,
         job.wait_until(lambda: "waiting for 1 run of other jobs" in job.printed_text())
     assert job.wait() == 0, job.printed_text()
     assert (out / "mnli" / "run-0" / "results.json").is_file()
+
+
+def test_later_array_of_another_size_trains_all_runs(
+    trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, table = trained
+    call = ("eval", "table", "--checkpoint", run, "--data", table, "--no-baselines", *QUICK, "--json", "--task", "auto")
+    for index, count in ((0, 2), (1, 2), (0, 1)):  # the second array has one job, and trains more seeds
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(index))
+        monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", str(count))
+        ended = albert(*call, "--out", tmp_path / "out", "--runs", 2 if count == 2 else 4)
+    assert list(json.loads(ended.out)["scores_by_seed"]) == ["0", "1", "2", "3"]

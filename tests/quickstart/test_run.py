@@ -113,6 +113,11 @@ def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypa
             2,
             "--labels many: not a list of numbers",
         ),
+        (
+            ["--text", "{text}", "--table", "{table}", "--max-time", "5 mn", "-s", "table.text=review"],
+            2,
+            "--max-time: '5 mn' is not a duration",
+        ),
         (["--text", "{text}"], 2, "needs both --text and --table"),
         (["--text", "{text}", "--table", "{table}", "-s", "table.text=body"], 3, "no column 'body'"),
         (["-s", "table.text=review"], 2, "needs both --text and --table"),
@@ -138,11 +143,21 @@ def test_wrong_own_data_is_one_clear_line(
     ended = albert("quickstart", *words, "--out", tmp_path / "out", expect=code)
     errors = [line for line in ended.err.splitlines() if line.startswith("error")]
     assert len(errors) == 1 and message in errors[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_may_change_until_a_step_is_finished(own_data: tuple[Path, Path], tmp_path: Path) -> None:
+    text, table = own_data
+    command = ["quickstart", "--text", text, "--table", table, "-s", "table.text=review", "--out", tmp_path / "out"]
+    for size in (30_000, 20_000):  # the text has too few different words for either
+        assert "the text allows at most" in albert(*command, "--size", size, expect=3).err
+    assert store.read_json(tmp_path / "out" / "quickstart-plan.json")["vocabulary_size"] == 20_000
 
 
 def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:
     for _ in range(2):
         _require_same_plan(tmp_path, plans.SMOKE)
+        (tmp_path / "corpus.jsonl").touch()
     with pytest.raises(BusyError, match="other options"):
         _require_same_plan(tmp_path, plans.FULL)
     assert store.read_json(tmp_path / "quickstart-plan.json")["runs"] == 2

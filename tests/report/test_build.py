@@ -186,6 +186,14 @@ def test_scores_by_number_of_labeled_examples(tmp_path: Path) -> None:
     assert all(f">{label}</text>" in svg for label in ("100", "400", "800", "checkpoint a  72.0"))
 
 
+def test_models_with_smaller_samples_only_have_no_column(tmp_path: Path) -> None:
+    write_eval(tmp_path / "w" / "all", [0.6, 0.62], checkpoint="abc")
+    write_eval(tmp_path / "w" / "few", [0.5], checkpoint="def", train_examples=100)
+    (row,) = read_scores(tmp_path / "w").values()
+    assert value(row["checkpoint abc"]) == 61.0 and "checkpoint def" not in row
+    assert "checkpoint def" in read_label_curve(tmp_path / "report.md")
+
+
 def test_sample_larger_than_the_data_counts_as_all(tmp_path: Path) -> None:
     counts = {"examples": {"train": 500, "dev": 277}, "checkpoint": "a"}
     for part, score in ((0, 0.7), (500, 0.6), (1000, 0.65)):
@@ -442,6 +450,22 @@ def test_results_in_step_folders_and_linked_folders_are_shown(workspace: Path, t
     (workspace / "linked").symlink_to(tmp_path / "elsewhere")
     (workspace / "above").symlink_to(workspace)
     assert len(collect_inputs([workspace]).evaluations) == expected + 2
+
+
+def test_links_to_runs_and_mixed_paths_add_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_eval(tmp_path / "scores", [0.5, 0.6])
+    (tmp_path / "scores" / "best").symlink_to("run-1")
+    monkeypatch.chdir(tmp_path / "scores")
+    for paths in ([tmp_path], ["run-0", tmp_path], ["run-0", ".."], ["best", "."], [tmp_path / "scores", "best"]):
+        assert len(collect_inputs([Path(path) for path in paths]).evaluations) == 1, paths
+
+
+def test_runs_and_data_may_be_named_like_checkpoints(tiny_data: Path, tmp_path: Path) -> None:
+    write_pretraining(tmp_path / "w" / "step-size")
+    shutil.copytree(tiny_data, tmp_path / "w" / "step-1")
+    inputs = collect_inputs([tmp_path / "w"])
+    assert [run.name for run in inputs.pretraining] == ["step-size"]
+    assert [data.name for data in inputs.data] == ["step-1"]
 
 
 def test_every_held_out_corpus_has_curves(tmp_path: Path) -> None:
