@@ -456,8 +456,9 @@ def test_links_to_runs_and_mixed_paths_add_no_results(tmp_path: Path, monkeypatc
     write_eval(tmp_path / "scores", [0.5, 0.6])
     (tmp_path / "scores" / "best").symlink_to("run-1")
     monkeypatch.chdir(tmp_path / "scores")
-    for paths in ([tmp_path], ["run-0", tmp_path], ["run-0", ".."], ["best", "."], [tmp_path / "scores", "best"]):
-        assert len(collect_inputs([Path(path) for path in paths]).evaluations) == 1, paths
+    scores = str(tmp_path / "scores")
+    for paths in ([scores], ["run-0", scores], ["run-0", ".."], ["best", "."], [scores, "best"]):
+        assert len(collect_inputs(list(map(Path, paths))).evaluations) == 1, paths
 
 
 def test_runs_and_data_may_be_named_like_checkpoints(tiny_data: Path, tmp_path: Path) -> None:
