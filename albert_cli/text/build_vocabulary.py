@@ -209,21 +209,25 @@ def _train(
     n_sampled = len(sentences)
     clean_in_place(sentences, settings.cleaning)
     n_empty = n_sampled - len(sentences)
+    names = ", ".join(sources)
     if not sentences:
-        raise InputError(f"no text in {', '.join(sources)}", "a vocabulary needs at least some thousand sentences")
+        raise InputError(f"no text in {names}", "a vocabulary needs at least some thousand sentences")
     held_out: list[str] = []
     if len(sentences) >= _MIN_SENTENCES_TO_HOLD_OUT:
         held_out = sentences[99::100]  # every hundredth
         del sentences[99::100]
-    model = train_unigram(
-        sentences,
-        settings.size,
-        settings.character_coverage,
-        settings.seed,
-        keep_zwnj=settings.keep_zwnj,
-        symbols=settings.normalized_symbols(),
-        byte_fallback=settings.byte_fallback,
-    )
+    try:
+        model = train_unigram(
+            sentences,
+            settings.size,
+            settings.character_coverage,
+            settings.seed,
+            keep_zwnj=settings.keep_zwnj,
+            symbols=settings.normalized_symbols(),
+            byte_fallback=settings.byte_fallback,
+        )
+    except InputError as error:
+        raise InputError(f"{names}: {error.message}", error.hint) from None
     vocabulary = SentencePieceVocabulary(model, settings.cleaning)
     measured_sentences = held_out if held_out else sentences
     counts = SentenceCounts(read=sample.sentences_read, training=len(sentences), empty=n_empty, held_out=len(held_out))
