@@ -48,7 +48,10 @@ def sample_batch(
     Raises `InputError` if the corpus has no tokens.
     """
     if corpus.n_tokens == 0:
-        raise InputError("the data has no tokens to sample from", "build it with another --holdout, or from more text")
+        origin = corpus.directory or "the corpus"
+        raise InputError(
+            f"{origin}: has no tokens to sample from", "build it with another --holdout, or from more text"
+        )
     pairs = sample_pairs(corpus, index, settings, seed)
     sequences = pack_sequences(corpus, pairs, vocabulary.cls_id, vocabulary.sep_id)
     spans = select_spans(sequences, vocabulary, settings, seed, index)

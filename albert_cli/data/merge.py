@@ -86,10 +86,12 @@ def require_training_text(units: Sequence[ShardUnit], results: Sequence[ShardFac
         return
     for unit in units:
         store.remove_directory(unit.directory)
-    if totals["heldout"].tokens > 0:
-        raise InputError("all documents are held out and none is left to train on", "use --holdout 0, or add text")
     sources = dict.fromkeys(part.source.name for unit in units for part in unit.parts)
-    raise InputError(f"no text in {', '.join(list(sources)[:5])}", "check the files, or name others")
+    names = ", ".join(list(sources)[:5])
+    if totals["heldout"].tokens > 0:
+        message = f"{names}: all documents are held out and none is left to train on"
+        raise InputError(message, "use --holdout 0, or add text")
+    raise InputError(f"no text in {names}", "check the files, or name others")
 
 
 def publish_data(

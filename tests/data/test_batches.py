@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,5 +98,6 @@ def test_sample_batch_without_examples_is_empty() -> None:
 
 
 def test_sample_batch_empty_corpus_is_rejected() -> None:
-    with pytest.raises(InputError, match="no tokens to sample from"):
-        sample_batch(TokenCorpus([]), VOCABULARY, PairSettings(), 0, np.arange(2))
+    for directory, name in ((None, "the corpus"), (Path("some/data"), "some/data")):
+        with pytest.raises(InputError, match=f"{name}: has no tokens to sample from"):
+            sample_batch(TokenCorpus([], directory), VOCABULARY, PairSettings(), 0, np.arange(2))

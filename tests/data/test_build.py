@@ -186,7 +186,7 @@ def test_build_bad_text_leaves_nothing(
 def test_build_with_all_text_held_out_is_rejected(small_vocabulary: Path, tmp_path: Path, out: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("Ba de fi.\n")
-    with pytest.raises(InputError, match="all documents are held out"):
+    with pytest.raises(InputError, match=r"one\.txt: all documents are held out"):
         build_data([str(path)], small_vocabulary, out, BuildSettings(holdout=0.999999))
     assert not out.exists()
     report = build([str(path)], small_vocabulary, out, BuildSettings())
