@@ -177,16 +177,18 @@ def parse_override(text: str) -> dict[str, object]:
 
 def flatten_override(override: str) -> dict[str, object]:
     """Return the values that an override sets, by full key; `data={seed=1}` and `data.seed=1` both set `data.seed`."""
-    return dict(_flatten(parse_override(override)))
+    return flatten_values(parse_override(override))
 
 
-def _flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the full key and the value of each entry of nested dictionaries; `prefix` is for the recursion."""
+def flatten_values(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Return the values of nested dictionaries by full key, such as `train.seed`; every key begins with `prefix`."""
+    flat: dict[str, object] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
+            flat |= flatten_values(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> RecipeValues:

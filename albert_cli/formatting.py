@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
 def format_percent(score: float | None) -> str:
     """Return a score of 0 to 1 times 100 with one decimal; an empty string for None."""
     return "" if score is None else f"{100 * score:.1f}"
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return the value, or None if it is NaN or infinite, because JSON has neither."""
+    return value if math.isfinite(value) else None
 
 
 def count_of(number: int, noun: str) -> str:

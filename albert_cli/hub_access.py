@@ -34,20 +34,20 @@ def prefer_offline() -> bool:
 def _is_reachable() -> bool:
     """Return True if the Hub accepts a connection, or if a proxy may reach it.
 
-    Raises `ConfigError` if `HF_ENDPOINT` is no URL.
+    Raises `ConfigError` if `HF_ENDPOINT` has an invalid host or port.
     """
     if getproxies().keys() - {"no"}:  # NO_PROXY lists hosts that need no proxy
         return True  # a direct connection may fail although the proxy reaches the Hub
     url = os.environ.get("HF_ENDPOINT", f"https://{_HUB_HOST}")
     try:
         endpoint = urlsplit(url)
-        named_port = endpoint.port
+        explicit_port = endpoint.port
     except ValueError as error:
         hint = f"set it to a URL such as https://{_HUB_HOST}, or unset it"
         raise ConfigError(f"HF_ENDPOINT is {url!r}: {error}", hint) from None
     default_port = 80 if endpoint.scheme == "http" else 443
     host = endpoint.hostname or _HUB_HOST  # an endpoint without https:// has no host name
-    port = named_port or default_port
+    port = explicit_port or default_port
     try:
         socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
     except OSError:

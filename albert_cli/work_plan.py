@@ -61,14 +61,14 @@ def record_plan(path: Path, units: Mapping[str, str]) -> None:
 
 
 def remove_plan(path: Path) -> None:
-    """Remove the plan of finished work, and the recorded size of its array, which a later array need not have."""
+    """Remove the plan of finished work and the recorded size of its array; a later array may have another size."""
     path.unlink(missing_ok=True)
     (path.parent / ARRAY_FILE).unlink(missing_ok=True)
 
 
 @contextmanager
 def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
-    """Write a plan, if it has any units, before the block runs, and remove the plan if the block succeeds.
+    """Write a plan, if it has any units, before the block runs, and call `remove_plan` if the block succeeds.
 
     If the block raises `AlbertError`, and the output directory is new and contains nothing but the plan, both are
     removed. If the block rejects the command with `BusyError` or `ConfigError` in a directory that existed before, the

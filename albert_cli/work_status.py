@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from albert_cli import store
 from albert_cli.errors import AlbertError, InputError
+from albert_cli.evaluation.output import CONTROLS_FOLDER
 from albert_cli.results import RESULTS
 from albert_cli.work_plan import STAGE_LOCKS, UNIT_LOCKS, UnitNote, read_note, read_plans
 
@@ -198,7 +199,9 @@ def _is_in_result(run: Path) -> bool:
     """Return True if the result of the run's evaluation, control or search point lists the seed as diverged."""
     run = store.resolve_dots(run)
     folder = run.parent.resolve()  # of an evaluation, a control or a point
-    control = _read_runs_result(folder.parent.parent).get("controls", {}).get(folder.name, {})
+    control: _SeedsResult = {}
+    if folder.parent.name == CONTROLS_FOLDER:
+        control = _read_runs_result(folder.parent.parent).get("controls", {}).get(folder.name, {})
     points = _read_runs_result(folder.parent).get("points", [])
     points = [point for point in points if point.get("directory") == folder.name]
     seed = run.name.removeprefix("run-")

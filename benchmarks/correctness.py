@@ -13,13 +13,14 @@ import typer
 from torch import Tensor
 
 from albert_cli import console
-from albert_cli.bench.harness import finite_or_none, format_or_not_finite
+from albert_cli.bench.harness import format_or_not_finite
 from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.bench.pretrain import PretrainBenchOptions, prepare_recipe
 from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import AlbertError
+from albert_cli.formatting import finite_or_none
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.training.device import autocast, choose_device, prepare_model, resolve_auto

@@ -562,7 +562,8 @@ except InputError as error:
     print(error.message)
 """
     for parent in [tmp_path, *tmp_path.parents][:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
+        if parent.owner() == tmp_path.owner():
+            parent.chmod(parent.stat().st_mode | 0o055)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)

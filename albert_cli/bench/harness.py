@@ -6,7 +6,6 @@ module makes such calls.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from albert_cli import console
+from albert_cli.formatting import finite_or_none
 from albert_cli.machine import make_matmul, measure_matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import RankGroup
@@ -144,11 +144,6 @@ def compare_variants(
         )
     mean_tokens = round(fmean(work.tokens for work in workloads), 1)
     return Comparison(round(peak), mean_tokens, timings)
-
-
-def finite_or_none(value: float) -> float | None:
-    """Return the value, or None if it is NaN or infinite, because JSON has neither."""
-    return value if math.isfinite(value) else None
 
 
 def format_or_not_finite(value: float | None, spec: str) -> str:

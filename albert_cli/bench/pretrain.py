@@ -142,7 +142,7 @@ class PretrainBench:
         batch_size = self.recipe.train.batch_size
         if options.sequences > batch_size:
             message = f"--sequences {options.sequences:,}: the recipe's batch has {batch_size:,}"
-            raise ConfigError(message, f"use --sequences {batch_size} or less, or -s train.batch_size=N")
+            raise ConfigError(message, f"use --sequences {batch_size} or less, or a larger -s train.batch_size")
         self.sequences = options.sequences or self.recipe.sequences_per_micro_batch
         if device.type == "cpu" and not options.sequences:
             self.sequences = min(self.sequences, max(1, _CPU_TOKENS // length))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from albert_cli import console, executor, store
-from albert_cli.array_jobs import ARRAY_FILE, ArrayJob
+from albert_cli.array_jobs import ArrayJob
 from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.merge import publish_data, require_training_text
 from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataFacts, ShardFacts, read_data_facts
@@ -40,7 +40,7 @@ from albert_cli.text.parallel_reading import hash_work_units
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
-from albert_cli.work_plan import PLAN_FILE, UNIT_LOCKS, locked_unit, record_plan
+from albert_cli.work_plan import PLAN_FILE, UNIT_LOCKS, locked_unit, record_plan, remove_plan
 
 _BUILD_PLAN_FILE: Final = "plan.json"  # the `BuildPlan` of an unfinished build; `albert status` reads `PLAN_FILE`
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
@@ -87,8 +87,8 @@ def build_data(
 def _remove_plans(out: Path) -> None:
     """Remove the files that only an unfinished build needs: its plans and locks."""
     shutil.rmtree(out / UNIT_LOCKS, ignore_errors=True)
-    for name in (_BUILD_PLAN_FILE, ARRAY_FILE, PLAN_FILE):
-        (out / name).unlink(missing_ok=True)
+    (out / _BUILD_PLAN_FILE).unlink(missing_ok=True)
+    remove_plan(out / PLAN_FILE)
 
 
 def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_job: ArrayJob) -> ArrayJobReport:

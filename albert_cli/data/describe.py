@@ -231,7 +231,7 @@ def _format_bar(fraction: float) -> str:
 
 
 def token_texts(vocabulary: Vocabulary) -> list[str]:
-    """Return the printable text of every token: with a space where a word begins, and `_MASK` for the mask token."""
+    """Return the printable text of every token: a space marks the start of a word, and the mask token is `_MASK`."""
     texts = [
         replace_unprintable((text or piece).replace(WORD_MARK, " "))  # a special token has no text, so it has its name
         for text, piece in zip(vocabulary.text_pieces, vocabulary.pieces, strict=True)
@@ -243,7 +243,7 @@ def token_texts(vocabulary: Vocabulary) -> list[str]:
 def decode_examples(packed: PackedBatch, texts: Sequence[str], index: Sequence[int]) -> list[DecodedExample]:
     """Decode each sequence of a batch: the original tokens, and the model's input where they are to be predicted.
 
-    texts: of every token of the vocabulary; index: the index of each example.
+    texts: the text of every token of the vocabulary (`token_texts`); index: the index of each example.
     """
     is_masked = np.zeros(packed.ids.size, bool)
     is_masked[packed.masked_index] = True

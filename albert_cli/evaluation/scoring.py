@@ -167,7 +167,7 @@ def predict_examples(
 def predict_with_run(prepared: PreparedTask, directory: Path) -> PredictExamples:
     """Return a function that predicts examples with the model of a finished run of `prepared` in `directory`.
 
-    The function reads the model when it is called, and has the run's precision, with which dev was scored.
+    The function reads the model when it is called, and predicts in the run's precision, in which dev was scored.
     """
 
     def predict(examples: Sequence[Example]) -> object:

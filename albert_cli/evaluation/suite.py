@@ -127,7 +127,7 @@ class _SuitePlan:
         """The tasks that wait for another task."""
         return {name: self.prepared_tasks[name] for name in self.intermediate_tasks}
 
-    def add_intermediate(
+    def add_intermediate_of_suite(
         self, prepared: PreparedTask, folder: Path, suite_runs: Sequence[TaskRuns], opened: OpenCheckpoints
     ) -> PreparedTask:
         """Return a task, or a control, with the model of its intermediate task as its initial encoder.
@@ -144,8 +144,9 @@ class _SuitePlan:
         if name in reasons:
             return skip_intermediate(prepared, reasons[name])
         encoder = encoder_overrides(prepared)
-        for runs in (runs for task in suite_runs for runs in (task, *task.controls.values())):
-            if runs.name == name and runs.prepared.needs_training and encoder_overrides(runs.prepared) == encoder:
+        all_runs = [runs for task in suite_runs if task.name == name for runs in (task, *task.controls.values())]
+        for runs in all_runs:
+            if runs.prepared.needs_training and encoder_overrides(runs.prepared) == encoder:
                 return use_intermediate(prepared, find_best_run(runs), opened)
         return add_intermediate(prepared, folder, opened=opened)
 
@@ -257,7 +258,10 @@ def _train_array_job_in_order(
 def _list_runs(
     prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints, add: AddIntermediate
 ) -> list[TaskRuns]:
-    """Return the runs of each task, with its controls prepared; `add` prepares their initial encoders."""
+    """Return the runs of each task and of its controls.
+
+    add: adds the initial encoder to a task or a control, and may fine-tune it first on the intermediate task.
+    """
     all_runs = []
     for name, prepared in prepared_tasks.items():
         task_out = out / name
@@ -271,7 +275,7 @@ def _list_dependent_runs(
     plan: _SuitePlan, ready_runs: Sequence[TaskRuns], out: Path, opened: OpenCheckpoints
 ) -> list[TaskRuns]:
     """Return the runs of the tasks that wait for another task; `ready_runs`, for which they wait, are finished."""
-    add = partial(plan.add_intermediate, suite_runs=ready_runs, opened=opened)
+    add = partial(plan.add_intermediate_of_suite, suite_runs=ready_runs, opened=opened)
     return _list_runs(plan.dependent_tasks, out, opened, add)
 
 

@@ -199,7 +199,8 @@ def _list_unmeasured(plan: ExperimentPlan, claim: PaperClaim) -> list[str]:
     """Return the values in a claim, `VARIANT.METRIC`, that the plan's run of the variant does not measure."""
     runs = {run.variant: run for run in plan.runs}
     unmeasured = set[str]()
-    for reference in (name for condition in claim.all_conditions for name in condition.references):
+    references = [name for condition in claim.all_conditions for name in condition.references]
+    for reference in references:
         variant, metric = split_reference(reference)
         run = runs[variant]
         if metric.startswith("task_"):

@@ -20,6 +20,7 @@ import numpy as np
 
 from albert_cli.experiments.recipe import Condition, PaperClaim, split_reference
 from albert_cli.experiments.uncertainty import JackknifeEstimate, jackknife_error
+from albert_cli.formatting import finite_or_none
 
 Verdict = Literal[
     "holds", "does not hold at this scale", "too noisy to tell", "not learned at this scale", "not measured"
@@ -104,7 +105,7 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     if not estimates:
         return Finding(condition, {}, verdict=NOT_MEASURED)
     numbers = np.array([estimate[0] for estimate in estimates.values()])
-    by_seed = {seed: _finite_or_none(float(estimate[0])) for seed, estimate in estimates.items()}
+    by_seed = {seed: finite_or_none(float(estimate[0])) for seed, estimate in estimates.items()}
     if not np.isfinite(numbers).all():
         return Finding(condition, by_seed)
     mean = float(numbers.mean())
@@ -126,11 +127,6 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     low = mean - margin
     high = mean + margin
     return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))
-
-
-def _finite_or_none(value: float) -> float | None:
-    """Return the value, or None if it is NaN or infinite, because JSON has neither."""
-    return value if math.isfinite(value) else None
 
 
 def _compute_left_side(condition: Condition, values: Values) -> dict[int, JackknifeEstimate]:

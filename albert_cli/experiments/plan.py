@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -230,7 +230,7 @@ def _sort_with_needs(stages: Iterable[Stage]) -> dict[str, Stage]:
     return by_id
 
 
-def add_dependencies(experiment: Experiment, variants: Iterable[str]) -> set[str]:
+def add_dependencies(experiment: Experiment, variants: Collection[str]) -> set[str]:
     """Return the variants and all variants that must be trained before them."""
     names = set(variants)
     for name in variants:

@@ -72,8 +72,8 @@ def reproduce_experiment(
     """Run the unfinished stages of an experiment and write its report; return the output of `--json`, and the text.
 
     jobs: the number of stages to run at a time; by default one for each `--nproc` GPUs, and at least one. max_time: a
-    duration such as "9m". Raises `Interrupted` after a stop request or after `max_time`, and `InputError` for a source
-    on the Hub that cannot be read.
+    duration such as "9m". Raises `Interrupted` after a stop request or after `max_time`, and `InputError` for a text
+    on the Hub, or in `--text`, that cannot be read.
     """
     import torch
 
@@ -139,7 +139,7 @@ def run_array_job(
 
     Return the output of `--json`, and the text. A job waits while every unfinished stage runs in another job, or needs
     an unfinished stage, and while another process has locked the output directory.
-    Raises `InputError` for a source on the Hub that cannot be read.
+    Raises `InputError` for a text on the Hub, or in `--text`, that cannot be read.
     """
     started = time.monotonic()
     _check_before_run(make_plan(recipe.load_experiment(name), request))
@@ -265,7 +265,7 @@ def _describe_time_left(plan: ExperimentPlan, seconds: Mapping[StageKind, Sequen
 
 
 def _check_before_run(plan: ExperimentPlan) -> None:
-    """Warn about the limits of a run; raise `InputError` if a source on the Hub cannot be read."""
+    """Warn about the limits of a run; raise `InputError` if a text that it needs cannot be read."""
     unreadable = list(_find_unreadable_text(plan).values())
     if unreadable:
         raise InputError(unreadable[0], _suggest_other_text(plan))

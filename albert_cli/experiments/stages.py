@@ -79,7 +79,8 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
     prefixes: list[VariantRun] = []
     matched_times: dict[str, MatchedWallClock] = {}
     speeds: list[Stage] = []
-    measured = {name for name in scale.variants or experiment.variants if not experiment.variants[name].is_prefix}
+    selected = scale.variants or tuple(experiment.variants)
+    measured = {name for name in selected if not experiment.variants[name].is_prefix}
     needed = add_dependencies(experiment, measured)
     # Ensembles come last, because they need the runs of their members.
     for name, variant in sorted(experiment.variants.items(), key=lambda item: bool(item[1].members)):

@@ -25,7 +25,7 @@ from albert_cli.tasks.columns import (
 from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.delimited import Dialect, choose_dialect
 from albert_cli.tasks.multi_label import MultiLabelClassification
-from albert_cli.tasks.table_layout import TableLayout
+from albert_cli.tasks.table_layout import TableLayout, name_trained_columns
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.tasks.token_classification import TokenClassification
@@ -122,10 +122,8 @@ def _find_text_roles(header: TextTable, layout: TableLayout, inputs: int) -> Col
 
 
 def _find_choice_roles(header: TextTable, layout: TableLayout) -> ColumnsByRole:
-    settings = TableSettings()  # without names: `find_choice_columns` then looks for usual names
-    if has_trained_columns(header.columns, layout):
-        trained = layout.columns
-        settings = TableSettings(text=trained.text, question=trained.question, choices=tuple(trained.choices))
+    # Without the trained columns the settings name none, and `find_choice_columns` looks for usual names.
+    settings = name_trained_columns(TableSettings(), header, layout.columns)
     choice_columns = find_choice_columns(header, settings)
     roles: ColumnsByRole = {"choices": [header.columns[index] for index in choice_columns.options]}
     if choice_columns.passage is not None:

@@ -206,7 +206,7 @@ def _translated_type_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OverflowError) as error:  # OverflowError: no type has all integers of a column
-        message = f"{out}: a column has values of several types, or too large integers ({error})"
+        message = f"{out}: a column has values of several types or integers that are too large ({error})"
         raise InputError(message, "write --out FILE.jsonl") from None
 
 

@@ -311,9 +311,9 @@ def _is_run_of_eval(path: Path, evals: Set[Path]) -> bool:
     evals: the directories of the `eval` results, without links.
     """
     # The run or a folder above it may be a link, and one directory may be relative and another absolute.
-    for name in (store.resolve_dots(path).absolute(), path.resolve()):
-        parents = {parent.resolve() for parent in name.parents}
-        if name.name.startswith("run-") and not parents.isdisjoint(evals):
+    for run in (store.resolve_dots(path).absolute(), path.resolve()):
+        parents = {parent.resolve() for parent in run.parents}
+        if run.name.startswith("run-") and not parents.isdisjoint(evals):
             return True
     return False
 

@@ -123,9 +123,12 @@ def make_scores_section(evaluations: Sequence[Evaluation], colors: Colors) -> Sc
 
 
 def _describe_split(groups: Sequence[TaskGroup]) -> str:
-    """Return the split on which the scores were measured: dev, or test for a task whose title ends in `TEST_SUFFIX`."""
-    if any(_is_on_test_set(group) for group in groups):
-        return f"the development set, for a task with{TEST_SUFFIX} on the test set"
+    """Return the name of the split on which the scores were measured; titles tell if tasks have different splits."""
+    are_on_test_sets = [_is_on_test_set(group) for group in groups]
+    if groups and all(are_on_test_sets):
+        return "the test set"
+    if any(are_on_test_sets):
+        return f"the development set, or on the test set for a task with{TEST_SUFFIX}"
     return "the development set"
 
 

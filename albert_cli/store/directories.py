@@ -29,7 +29,7 @@ def resolve_dots(directory: Path) -> Path:
 def walk_folders(*directories: Path) -> list[Path]:
     """Return directories and all visible and linked folders below them, each once, in the order of their names.
 
-    A folder to which a link leads has the name of the link only if it is not visible below a directory itself.
+    A folder that is visible below a directory has its own path, not that of a link to it.
     Raises `InputError` for a folder that cannot be read, and `CheckpointError` for a broken link to a folder.
     """
     seen: set[Path] = set()
@@ -68,7 +68,9 @@ def _require_intact_links(folder: Path, file_names: Sequence[str]) -> None:
         path = folder / name
         may_be_folder = not name.startswith(".") and re.search(r"\.[A-Za-z]\w*$", name) is None
         if may_be_folder and is_broken_link(path):
-            raise CheckpointError(f"{path}: is a broken link", "restore the folder to which it leads, or remove it")
+            raise CheckpointError(
+                f"{path}: is a broken link", "restore the folder it leads to, or remove the link"
+            )
 
 
 @contextmanager
@@ -145,7 +147,13 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
 
 
 def remove_directory(directory: Path) -> None:
-    """Delete a committed directory; a rename hides it first, so that a crash leaves no visible part of it."""
+    """Delete a committed directory; a rename hides it first, so that a crash leaves no visible part of it.
+
+    Of a link, only the link is deleted.
+    """
+    if directory.is_symlink():
+        directory.unlink()
+        return
     hidden = temporary_sibling(directory)
     directory.rename(hidden)
     files.fsync(hidden.parent)  # a loss of power must not undo the rename after some files are deleted

@@ -139,18 +139,26 @@ def _find_first_text(table: TextTable, settings: TableSettings) -> int:
     return column
 
 
+def find_trained_column(table: TextTable, name: str) -> int | None:
+    """Return the index of the column that has the name of a training table's column; None if there is none.
+
+    If no column has exactly this name, the name may differ in case.
+    """
+    if name in table.columns:
+        return table.columns.index(name)
+    return find_usual_column(table, [name.strip().lower()])
+
+
 def match_text_columns(table: TextTable, names: Sequence[str], settings: TableSettings) -> tuple[int, ...]:
     """Return the indices of the text columns that match `names`, the names of the training table's text columns.
 
     These are the columns with the same names, or with names that differ only in case. If one is missing, the result is
     that of `find_text_columns`. Raises `InputError` if that result has fewer or more columns than `names`.
     """
-    if set(names) <= set(table.columns):
-        return tuple(map(table.columns.index, names))
-    lowercase = lowercase_columns(table)
-    same_names = [name.strip().lower() for name in names]
-    if all(name in lowercase for name in same_names):
-        return tuple(map(lowercase.index, same_names))
+    trained_columns = [find_trained_column(table, name) for name in names]
+    matching = tuple(column for column in trained_columns if column is not None)
+    if len(matching) == len(names):
+        return matching
     columns = find_text_columns(table, settings)
     if len(columns) < len(names):
         raise missing_column(table, "text_pair", [names[1], *COLUMN_NAMES["text_pair"]])

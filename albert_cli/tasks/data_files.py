@@ -190,7 +190,7 @@ def cell_text(value: object) -> str:
             return ""
         case bytes():
             text = value.decode(errors="replace")
-        case bool() | int() | float() | list() | tuple() | dict():
+        case int() | float() | list() | tuple() | dict():  # a bool is an int
             text = json.dumps(value, ensure_ascii=False, default=cell_text)
         case _:
             text = str(value)

@@ -29,8 +29,6 @@ from albert_cli.tasks.columns import (
     find_id_column,
     find_label_column,
     find_text_columns,
-    find_usual_column,
-    label_and_id_columns,
     warn_unused_texts,
 )
 from albert_cli.tasks.label_cells import infer_classes, match_model_labels, read_label_cells
@@ -38,7 +36,7 @@ from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.multi_label_table import infer_label_names, is_multi_label_table, read_label_sets
 from albert_cli.tasks.table_files import TableFiles, find_table_files
-from albert_cli.tasks.table_layout import TrainedColumns
+from albert_cli.tasks.table_layout import TrainedColumns, name_trained_columns
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
 from albert_cli.tasks.text_table import TextTable
@@ -48,10 +46,10 @@ _MAX_LABELS_SHOWN = 10
 
 @dataclass(frozen=True)
 class ModelHead:
-    """The classifier of a model that may be scored on a table.
+    """The classifier of a model that may be scored on a table, or trained further on it.
 
     `labels` are the classes, or () if the model has no classifier. `is_multi_label` is true if a text may have several
-    classes. `columns` are the names of the training table's columns, empty if the names were usual.
+    classes. `columns` are the names of the training table's columns, empty if none is to be read by these names.
     """
 
     labels: tuple[str, ...] = ()
@@ -66,17 +64,19 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     """Make a task of a table: find its files, read train, and decide on kind, columns and classes.
 
     `data` is a folder, a single file (train) or `hf:NAME[:CONFIG]`. `head` is the classifier of the model that may be
-    scored on the table. Its labels are the classes if there is no train, or if the data are a single file whose labels
-    are all among them. Its columns are read if the table has all of them, in any case. They are not read if `settings`
-    name texts, question or choices, or give one of the columns another role. Raises `ConfigError` if no file is named,
-    and `InputError` for a missing file or column, or for labels that are neither classes nor values.
+    scored on the table or trained further. Its labels are the classes if there is no train, or if the data are a single
+    file whose labels are all among them. Its columns are read if the table has all of them, in upper or lower case.
+    They are not read if `settings` name texts, question or choices, or give one of the columns another role.
+
+    Raises `ConfigError` if no file is named, and `InputError` for a missing file or column, or for labels that are
+    neither classes nor values.
     """
     files = find_table_files(settings, data)
     # If `data` is a single file, it is the only split. A folder's files, and those of the Hub, have other names.
     is_single_file = data is not None and files == {"train": str(Path(data))}
     tables = TableFiles(settings, files, is_single_file)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
-    settings = _name_trained_columns(settings, first_table, head.columns)
+    settings = name_trained_columns(settings, first_table, head.columns)
     tables = replace(tables, settings=settings)
     if is_choice_table(first_table, settings):
         task = as_any_task(_choice_task(settings, tables, first_table))
@@ -86,35 +86,6 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
         task = as_any_task(_classification_task(settings, tables, first_table, head.labels))
     # A single file, or data without train, may be for scoring only, so models of other tasks are accepted, too.
     return replace(task.with_splits(files), accepts_any_task=tables.may_be_for_scoring)
-
-
-def _name_trained_columns(settings: TableSettings, table: TextTable, trained: TrainedColumns) -> TableSettings:
-    """Return settings that name the columns of a model's training, in the table's spelling.
-
-    The settings are unchanged if the table lacks one of these columns, if the user chose texts, question or choices, or
-    if the user named one of the columns as label or id.
-    """
-    names = [name for name in (*trained.texts, trained.question, *trained.choices) if name]
-    spelling = {}
-    for name in names:
-        column = find_usual_column(table, [name.strip().lower()])
-        if name in table.columns:
-            spelling[name] = name
-        elif column is not None:
-            spelling[name] = table.columns[column]
-    has_all_columns = bool(names) and len(set(spelling.values())) == len(names)
-    is_chosen_by_user = any((settings.text, settings.text_pair, settings.question, settings.choices))
-    have_other_role = not label_and_id_columns(settings).isdisjoint(spelling.values())
-    if not has_all_columns or is_chosen_by_user or have_other_role:
-        return settings
-    spelling[""] = ""  # a role without a column
-    return replace(
-        settings,
-        text=spelling[trained.text],
-        text_pair=spelling[trained.text_pair],
-        question=spelling[trained.question],
-        choices=tuple(spelling[name] for name in trained.choices),
-    )
 
 
 # ---------------------------------------------------------------- multiple choice
@@ -186,8 +157,8 @@ def _classification_task(
 def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the classes: those of the settings, or else of train, or else of the model; () for a regression.
 
-    If a model is scored on the first file and has all its labels, the classes are the model's, in the spelling of the
-    labels. Return None if there is neither train nor a model with a classifier.
+    If the data may be for scoring and the model has all labels of the first file, the classes are the model's, in the
+    spelling of these labels. Return None if there is neither train nor a model with a fitting classifier.
     """
     if settings.kind == "regression":
         return ()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from albert_cli.model.hub import FinetunedTask
+from albert_cli.tasks.columns import find_trained_column, label_and_id_columns
+from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.text_table import TextTable
 
 
 class TrainedColumns(BaseModel):
@@ -54,3 +58,30 @@ class TableLayout(BaseModel):
     def to_settings(self) -> dict[str, object]:
         """Return the entries to record; default values are left out."""
         return self.model_dump(exclude_defaults=True)
+
+
+def name_trained_columns(settings: TableSettings, table: TextTable, trained: TrainedColumns) -> TableSettings:
+    """Return settings that name the columns of a model's training, in the table's spelling.
+
+    The settings are unchanged if the table lacks one of these columns, if the user chose texts, question or choices, or
+    if the user named one of the columns as label or id.
+    """
+    names = {name for name in (*trained.texts, trained.question, *trained.choices) if name}
+    spelling: dict[str, str] = {}
+    for name in names:
+        column = find_trained_column(table, name)
+        if column is not None:
+            spelling[name] = table.columns[column]
+    has_all_columns = bool(names) and len(set(spelling.values())) == len(names)
+    is_chosen_by_user = any((settings.text, settings.text_pair, settings.question, settings.choices))
+    have_other_role = not label_and_id_columns(settings).isdisjoint(spelling.values())
+    if not has_all_columns or is_chosen_by_user or have_other_role:
+        return settings
+    spelling[""] = ""  # a role without a column
+    return replace(
+        settings,
+        text=spelling[trained.text],
+        text_pair=spelling[trained.text_pair],
+        question=spelling[trained.question],
+        choices=tuple(spelling[name] for name in trained.choices),
+    )

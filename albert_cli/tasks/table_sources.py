@@ -164,7 +164,7 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
     def read_file(self, task: TaskInfo, split: str) -> list[ChoiceExample]:
         """Read the rows of a split's file; a test file may lack labels, and `table.missing` may skip rows without one.
 
-        `open_table` inferred the reading from the rows that have labels.
+        If a row has a label, `label_reading` is not "auto", because `open_table` inferred the reading from such rows.
         """
         settings = self.tables.settings
         table = self.tables.table(split)

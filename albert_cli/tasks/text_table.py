@@ -43,14 +43,14 @@ class TextTable:
         return [self.columns.index(name) for name in names]
 
     def ids(self, column: int | None, *, must_be_unique: bool, hint: str = _UNIQUE_HINT) -> list[str]:
-        """Return the rows' ids from a column; the id of a row without one is its index from 0.
+        """Return the rows' ids from a column; the id of a row without one is `row N`, with its index N from 0.
 
-        Without a column (None) no row has an id.
+        Without a column (None) the ids are the indices.
         If `must_be_unique` is true, raises `InputError` with `hint` for an id that occurs twice.
         """
         if column is None:
             return [str(index) for index in range(len(self.cells))]
-        ids = [row[column] or str(index) for index, row in enumerate(self.cells)]
+        ids = [row[column] or f"row {index}" for index, row in enumerate(self.cells)]
         if must_be_unique:
             check_unique(((name, self.where(index)) for index, name in enumerate(ids)), hint)
         return ids

@@ -31,8 +31,8 @@ from albert_cli.text.unigram import (
     USER_DEFINED_SYMBOLS,
     log_training_estimate,
     normalize_symbols,
+    total_utf8_size,
     train_unigram,
-    utf8_size,
 )
 from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, REQUEST_FILE, TOKENIZER_FILE, Vocabulary
 from albert_cli.text.work_units import SourcePartRecord, WorkUnit, WorkUnitRecord, split_sources
@@ -203,7 +203,7 @@ def _train(
     settings = request.settings
     sentences = sample.sentences
     if sentences:
-        log_training_estimate(len(sentences), utf8_size(sentences))
+        log_training_estimate(len(sentences), total_utf8_size(sentences))
     accents = measure_accent_stripping(sentences, settings.cleaning)
     warn_about_normalization(accents, sentences, settings.cleaning, settings.keep_zwnj)
     n_sampled = len(sentences)

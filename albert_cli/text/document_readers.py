@@ -26,8 +26,8 @@ _DOC_END = "</doc>"
 def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the texts of a `.json` file: an array of objects or of texts, one object, or JSON lines.
 
-    If the first line has a whole object, the file is read as JSON lines, one by one. An array, or an object on several
-    lines, is read into memory as a whole.
+    If the first line has a whole object, the file is read as JSON lines, one by one, and memory holds the longest line.
+    An array, or an object on several lines, is read into memory as a whole.
     """
     name = part.source.name
     first_line, lines = peek_first_text_line(unlimited_lines(part, settings, counter))

@@ -1,4 +1,4 @@
-"""Decode the lines of a source: UTF-8 text with line numbers, and limits of their length.
+"""Decode the lines of a source: UTF-8 text with line numbers, and with a maximum length unless a format has none.
 
 All line-based formats are read through `text_lines`, so they reject, replace or leave out bad lines by the same rules.
 """
@@ -65,7 +65,10 @@ def unlimited_lines(part: SourcePart, settings: ReadSettings, counter: ReadCount
 def iter_short_lines(
     lines: NumberedLines, part: SourcePart, settings: ReadSettings, counter: ReadCounter
 ) -> NumberedLines:
-    """Yield the lines up to `max_line` bytes, and reject or count longer ones; lines: of `unlimited_lines`."""
+    """Yield the lines of at most `max_line` bytes, and reject or count longer ones.
+
+    lines: the result of `unlimited_lines`.
+    """
     for number, line in lines:
         if utf8_size(line) > settings.max_line:
             reject_or_count_long_line(part.location, number, settings, counter)
@@ -114,7 +117,8 @@ def reject_or_count_long_line(
 ) -> None:
     """Raise `InputError` for a line, record or row that is too long, or count it if the settings leave it out.
 
-    number: the number of the line; location: a function that returns `file:line` for a number.
+    number: the number of the line, record or row; location: a function that returns the location for a number, such as
+    `file:line`.
     """
     if settings.on_long_line == "refuse":
         raise InputError(
@@ -232,8 +236,9 @@ def check_characters(
 ) -> str:
     """Return the text; raise `InputError` if it has a NUL, or a lone surrogate, which a JSON escape can produce.
 
-    With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. number: the number of the line;
-    location: a function that returns `file:line` for a number; counter: counts the text if characters are replaced.
+    With `on_bad_bytes="replace"`, NUL is dropped and a lone surrogate becomes U+FFFD. number: the number of the line or
+    record; location: a function that returns the location for a number, such as `file:line`; counter: counts the text
+    if characters are replaced.
     """
     repaired = replace_surrogates(text.replace("\0", ""))
     if repaired == text:

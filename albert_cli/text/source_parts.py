@@ -103,7 +103,10 @@ class SourcePart:
         return f"{self.source.name}:{lines_before + line}"
 
     def record_location(self, record: int) -> str:
-        """Return `file: record N` for errors of formats whose records have no line number; record: from 1."""
+        """Return `file: record N`, for errors of formats whose records have no line number.
+
+        For a data set on the Hub, return the row as in `location`. record: the record's number from 1 in this part.
+        """
         return self.location(record) if self.source.kind == "hub" else f"{self.source.name}: record {record}"
 
 

@@ -301,8 +301,8 @@ def _check_links(folder: Path, paths: Sequence[Path]) -> None:
         if not path.resolve().is_relative_to(resolved_folder):
             remedy = f"instead of {folder}, name its parts as sources, such as {path}"
             if path.is_file():
-                is_compressed = path.suffix.lower() in COMPRESSIONS
-                ending = "".join(path.suffixes[-2:]) if is_compressed else path.suffix
+                ending_length = len("".join(_split_endings(path)))
+                ending = path.name[len(path.name) - ending_length :]  # as the file's name spells it
                 remedy = f"to read them, name the files: '{path.parent}/*{ending}'"
             hint = f"links that leave the folder are not followed; {remedy}"
             raise InputError(f"{path}: is a link to {path.resolve()}, outside of the folder", hint)

@@ -72,8 +72,8 @@ def _iter_valid_text(
     """Yield the text unless it is null or blank; a text that is left out is counted.
 
     This generator yields at most one text, so that a reader can `yield from` it. The settings decide if invalid
-    characters are replaced or raise `InputError`. number: of the text's line or record; location: returns the number's
-    location for errors.
+    characters are replaced or raise `InputError`. number: the number of the text's line or record; location: a function
+    that returns the location for a number, for errors.
     """
     if text is None or not text.strip():
         counter.counts += LineCounts(without_text=1)
@@ -142,8 +142,8 @@ def iter_checked_text(
 ) -> Iterator[str]:
     """Yield the text unless it is too long, null or blank; a text that is left out is counted.
 
-    For texts that do not come from a single line, because `text_lines` has checked the length of every line. location,
-    number: as in `_iter_valid_text`.
+    For texts that do not come from a single line, because the length of a single line is already checked. location and
+    number are those of `_iter_valid_text`.
     """
     if text is not None and utf8_size(text) > settings.max_line:
         reject_or_count_long_line(location, number, settings, counter)

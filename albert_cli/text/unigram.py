@@ -18,6 +18,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.machine import memory_info
 from albert_cli.text.charsmap import keep_character
 from albert_cli.text.clean import Cleaning, clean
+from albert_cli.text.lines import utf8_size
 
 SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 # The options of the published vocabularies (README of ALBERT's released code). They are lists, because SentencePiece
@@ -110,9 +111,9 @@ def log_training_estimate(sentences: int, text_bytes: int, qualifier: str = "") 
         )
 
 
-def utf8_size(sentences: Sequence[str]) -> int:
-    """Return the number of bytes of the sentences in UTF-8."""
-    return sum(len(sentence) if sentence.isascii() else len(sentence.encode()) for sentence in sentences)
+def total_utf8_size(sentences: Sequence[str]) -> int:
+    """Return the number of bytes of all sentences in UTF-8."""
+    return sum(map(utf8_size, sentences))
 
 
 def train_unigram(
@@ -149,7 +150,7 @@ def train_unigram(
             input_sentence_size=max(_MAX_SENTENCES, _MAX_LINES_PER_SENTENCE * len(sentences)),
             shuffle_input_sentence=True,
             max_sentence_length=_MAX_SENTENCE_BYTES,
-            train_extremely_large_corpus=utf8_size(sentences) > _MAX_32BIT_BYTES,
+            train_extremely_large_corpus=total_utf8_size(sentences) > _MAX_32BIT_BYTES,
             pad_id=0,
             unk_id=1,
             bos_id=-1,

@@ -112,7 +112,7 @@ def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:
             f"{prepared.task.title} cannot start from {title}: {reason}",
             f"add {title} to --data, or skip it with -s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}",
         )
-    note = f"the recipe starts from {title}, whose data are missing: {reason}"
+    note = f"the recipe starts from {title}, whose model is missing: {reason}"
     console.warn(f"{prepared.task.title} starts from the checkpoint itself: {note}")
     recipe = replace(prepared.recipe, intermediate_task=NO_INTERMEDIATE_TASK)
     return replace(prepared, recipe=recipe, intermediate_note=note)

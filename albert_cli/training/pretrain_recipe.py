@@ -153,8 +153,8 @@ def load_pretrain_recipe(
 ) -> PretrainRecipe:
     """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary.
 
-    A recipe without [model] has the shape of the checkpoint in `[warm_start]` or, if the run `out` has saved a step,
-    the shape of the run, which then no longer needs that checkpoint.
+    A recipe without [model] has the shape of the checkpoint in `[warm_start]`. If the run `out` has saved its recipe
+    and a step, it has the shape of the run, which then no longer needs that checkpoint.
 
     Raises `ConfigError` if it is no pretraining recipe, has a wrong value, or has another vocabulary size.
     """

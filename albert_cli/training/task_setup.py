@@ -120,9 +120,9 @@ def prepare_task(
 
     name: a task, or a recipe as in `load_recipe`. opened: the checkpoints that this command has already read; this
     function adds the ones that it reads. may_be_scored: if True, a table's texts are read from the columns of the
-    checkpoint's training, because the checkpoint may be scored without training. The kind and the classes of a single
-    file may then be those of the checkpoint's head, and also if the recipe continues with this head. Raises
-    `InputError` if dev is to be scored and the task has no dev data.
+    checkpoint's training, because the checkpoint may be scored without training. If `may_be_scored` is True, or if the
+    recipe continues with the checkpoint's head, this head may decide the kind and the classes of a single file, and of
+    data without train. Raises `InputError` if dev is to be scored and the task has no dev data.
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
     if name in config.shipped_recipes():

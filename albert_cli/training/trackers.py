@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Final, Protocol
 
-from albert_cli import console, store
+from albert_cli import config, console, store
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.formatting import first_line
 
@@ -112,7 +112,7 @@ class MLflow:
             experiment = self._client.get_experiment_by_name(name)
             experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
             run_id = self._client.create_run(experiment_id, run_name=str(out)).info.run_id
-            values = [Param(key, str(value)) for key, value in _flatten(recipe).items()]
+            values = [Param(key, str(value)) for key, value in config.flatten_values(recipe).items()]
             self._client.log_batch(run_id, params=values)
         else:
             self._client.update_run(run_id, status="RUNNING")
@@ -218,14 +218,3 @@ def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[st
     ids |= {tracker.name: tracker.run_id for tracker in trackers if tracker.run_id}
     store.write_json(out / IDS_FILE, ids)
     return Trackers(trackers)
-
-
-def _flatten(recipe: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return the values of nested sections by their full keys, such as `train.seed`; every key begins with `prefix`."""
-    flat: dict[str, object] = {}
-    for key, value in recipe.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -162,7 +162,8 @@ def copy_parent_weights(
 ) -> None:
     """Copy the parent's weights into the model, block by block as `map_parent_blocks` says, and print what was copied.
 
-    `optimizer_note` ends the printed line. Heads that the parent lacks keep the model's weights.
+    `optimizer_note` ends the printed line. Heads that the parent lacks, or has for other classes, keep the model's
+    weights.
     """
     prefixes = ("encoder.attention.", "encoder.feed_forward.")
     tensors = {name: tensor for name, tensor in parent.tensors.items() if not name.startswith(prefixes)}
@@ -176,9 +177,9 @@ def copy_parent_weights(
     loading.load_weights(model, dataclasses.replace(parent, tensors=tensors))
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     parameters = model.state_dict()
-    head_biases = {"masked": "masked.bias", "order": "order.bias"}
-    copied = [head for head, bias in head_biases.items() if shapes.get(bias) == parameters[bias].shape]
-    new = [head for head in head_biases if head not in copied]
+    heads = ("masked", "order")
+    copied = [head for head in heads if shapes.get(f"{head}.bias") == parameters[f"{head}.bias"].shape]
+    new = [head for head in heads if head not in copied]
     heads_note = "without a head"
     if copied:
         heads_note = f"and the heads {' and '.join(copied)}"

@@ -396,6 +396,7 @@ def names_file(text: str, path: Path, folder: Path, command: Command) -> bool:
     A directory such as `data` is named if its path is followed by a slash, a colon or a quotation mark; a word of the
     sentence is no name.
     """
+    # A short stem, such as the "a" of `a.txt`, may be a word of the sentence.
     files = [path.name, path.stem] if len(path.stem) > 3 else [path.name]
     files += [argument for argument in command.arguments if path.suffix == ".toml" and argument.endswith(".toml")]
     directories = [parent.as_posix() for parent in path.relative_to(folder).parents if parent.name]

@@ -20,12 +20,16 @@ from tests.helpers.languages import LANGUAGE_CODES, sentences
 
 
 def main() -> None:
-    """Check the languages and print the table; fail if tokens are unknown, ids differ or texts are not restored."""
+    """Check the languages and print the table.
+
+    Fail if tokens are unknown, words are cut, ids differ from those of `transformers`, or texts are not restored.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("languages", nargs="*", metavar="LANGUAGE", help=f"{', '.join(LANGUAGE_CODES)}; default: all")
     arguments = parser.parse_args()
-    rows, wrong = [], []
+    rows = []
+    wrong = []
     for language in arguments.languages or LANGUAGE_CODES:
         folder = arguments.out / language
         folder.mkdir(parents=True)
@@ -50,7 +54,7 @@ def main() -> None:
     headers = ("language", "tokens per word", "unknown", "cut words", "sentences", "other ids", "not restored")
     print(format_table([*headers, "filled", "table"], rows))
     print("Languages without spaces: tokens per character.")
-    assert not wrong, f"tokens are unknown or other, words are cut or texts are not restored: {', '.join(wrong)}"
+    assert not wrong, f"unknown tokens, cut words, other ids or texts that are not restored: {', '.join(wrong)}"
 
 
 if __name__ == "__main__":

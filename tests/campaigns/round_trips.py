@@ -84,7 +84,7 @@ def largest_difference(
     batches: Iterable[dict[str, torch.Tensor]],
 ) -> float:
     """Return the largest difference of any output, without padding; NaN if a difference is NaN."""
-    largest = []
+    differences = []
     with torch.inference_mode():
         for batch in batches:
             mask = batch["attention_mask"].bool()
@@ -92,8 +92,8 @@ def largest_difference(
                 difference = (ours - theirs).abs()
                 if difference.shape[:2] == mask.shape and difference.ndim == 3:
                     difference = difference[mask]
-                largest.append(float(difference.max()))
-    return float(np.max(largest))  # unlike Python's `max`, NaN if one value is NaN
+                differences.append(float(difference.max()))
+    return float(np.max(differences))  # unlike Python's `max`, NaN if one value is NaN
 
 
 def iter_batches(directory: Path, lines: Sequence[str]) -> Iterator[dict[str, torch.Tensor]]:

@@ -506,7 +506,7 @@ def test_time_limit_saves_and_exits_with_75(tmp_path: Path, tiny_data: Path) -> 
 
 
 def test_failed_stage_prints_one_error(tmp_path: Path, tiny_data: Path) -> None:
-    """The error of the stage's command is the only one, the title of the stage precedes it, and its code is kept."""
+    """The stage's title precedes the error of its command, which is the only error and sets the exit code."""
     data = shutil.copytree(tiny_data, tmp_path / "data")
     path = next(data.rglob("train-*.sentences"))
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1, *path.read_bytes()[1:]]))

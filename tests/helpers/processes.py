@@ -107,7 +107,7 @@ def terminate_at_step(number: int) -> None:
 def free_port() -> str:
     """Return the number of a port that no process uses.
 
-    Each process of pytest-xdist has its own range of ports, below the ports that the system assigns to connections.
+    Ten processes of pytest-xdist have different ranges of ports, below those that the system assigns to connections.
     """
     process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
     first = 20_000 + 1000 * process

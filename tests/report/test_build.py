@@ -122,7 +122,7 @@ def test_scored_result_below_an_evaluation_is_shown(tmp_path: Path) -> None:
     text = (tmp_path / "report.md").read_text()
     published = find_table(text, "here, best median")
     assert [row["task"] for row in published] == ["RTE accuracy"], "published scores are on the dev sets"
-    assert "for a task with (test) on the test set, times 100" in text
+    assert "or on the test set for a task with (test), times 100" in text
     assert "2 tasks, 2 fine-tuned models." in text, "a scored checkpoint was not fine-tuned for this report"
 
 

@@ -126,12 +126,12 @@ class SquadFiles:
         """Yield the questions of a data set of the Hub; raises `InputError` for a repeated id."""
         table = read_hub_split(source, split.replace("dev", "validation"))
         columns = table.column_indices(_HUB_COLUMNS)
-        table.ids(columns[0], must_be_unique=True)  # raises the error for a repeated id
+        ids = table.ids(columns[0], must_be_unique=True)
         for index, row in enumerate(table.cells):
             where = table.where(index)
-            question_id, title, context, question, answers_json = (row[column] for column in columns)
+            title, context, question, answers_json = (row[column] for column in columns[1:])
             answers = parse_json(answers_json, where, _FLAT_LAYOUT) if answers_json else None
-            values = {"id": question_id, "question": question, "answers": answers}
+            values = {"id": ids[index], "question": question, "answers": answers}
             record = validate_as(_QuestionRecord, values, where, _FLAT_LAYOUT)
             yield record.to_question(context, title, where, self.version)
 
