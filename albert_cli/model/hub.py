@@ -274,6 +274,18 @@ def load_vocabulary(checkpoint: Checkpoint) -> Vocabulary:
     return vocabulary
 
 
+def require_same_vocabulary(checkpoint: Checkpoint, vocabulary: Vocabulary, data: Path | None) -> None:
+    """Raise `ConfigError` unless a checkpoint has the vocabulary of the data.
+
+    data: the data directory, for the message; None for data in memory.
+    """
+    if load_vocabulary(checkpoint).fingerprint != vocabulary.fingerprint:
+        raise ConfigError(
+            f"{data or 'the data'}: has another vocabulary than {checkpoint.directory}",
+            f"build the data with that vocabulary: albert data … --vocab {checkpoint.directory}",
+        )
+
+
 # ---------------------------------------------------------------- writing
 
 

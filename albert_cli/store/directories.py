@@ -68,9 +68,7 @@ def _require_intact_links(folder: Path, file_names: Sequence[str]) -> None:
         path = folder / name
         may_be_folder = not name.startswith(".") and re.search(r"\.[A-Za-z]\w*$", name) is None
         if may_be_folder and is_broken_link(path):
-            raise CheckpointError(
-                f"{path}: is a broken link", "restore the folder it leads to, or remove the link"
-            )
+            raise CheckpointError(f"{path}: is a broken link", "restore the folder it leads to, or remove the link")
 
 
 @contextmanager

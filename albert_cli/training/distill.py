@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -57,17 +58,21 @@ class Teacher:
     settings: DistillSettings
 
     @classmethod
-    def load(cls, settings: DistillSettings, vocabulary: Vocabulary, length: int, device: torch.device) -> Teacher:
+    def load(
+        cls,
+        settings: DistillSettings,
+        vocabulary: Vocabulary,
+        length: int,
+        device: torch.device,
+        data: Path | None = None,
+    ) -> Teacher:
         """Load a teacher for sequences of up to `length` tokens.
 
-        Raises `ConfigError` if it has another vocabulary than the data, or fewer than `length` positions.
+        vocabulary: that of the data directory `data`. Raises `ConfigError` if the teacher has another
+        vocabulary than the data, or fewer than `length` positions.
         """
         checkpoint = hub.read_checkpoint(hub.find_checkpoint(settings.teacher))
-        if hub.load_vocabulary(checkpoint).fingerprint != vocabulary.fingerprint:
-            raise ConfigError(
-                f"{checkpoint.directory}: the teacher's vocabulary differs from the data's",
-                f"build the data with the teacher's vocabulary: albert data … --vocab {checkpoint.directory}",
-            )
+        hub.require_same_vocabulary(checkpoint, vocabulary, data)
         positions = checkpoint.config.max_position_embeddings
         if positions < length:
             raise ConfigError(

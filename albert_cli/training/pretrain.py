@@ -113,7 +113,8 @@ def _resolve(inputs: PretrainInputs, out: Path, resume: run.ResumeMode, budget: 
     parent_run = None
     warm_start = inputs.recipe.warm_start
     if warm_start is not None and not store.saved_steps(out):  # a run with a saved step no longer reads its parent
-        parent = load_parent(warm_start, inputs.recipe.model, inputs.corpora.vocabulary)
+        corpora = inputs.corpora
+        parent = load_parent(warm_start, inputs.recipe.model, corpora.vocabulary, corpora.train.directory)
         if warm_start.continues is not None:
             parent_run = ParentRun.load(parent.directory)
         parent_fingerprint = store.fingerprint(parent.directory)

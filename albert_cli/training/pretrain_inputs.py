@@ -58,7 +58,8 @@ class PretrainInputs:
         teacher = None
         if recipe.distill is not None:
             length = recipe.data.max_seq_length
-            teacher = Teacher.load(recipe.distill, self.corpora.vocabulary, length, self.device)
+            data = self.corpora.train.directory
+            teacher = Teacher.load(recipe.distill, self.corpora.vocabulary, length, self.device, data)
         return PretrainingJob(model, recipe, self.corpora, teacher=teacher)
 
     @cached_property

@@ -74,11 +74,13 @@ class WarmStart:
             )
 
 
-def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary) -> hub.Checkpoint:
+def load_parent(
+    warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary, data: Path | None = None
+) -> hub.Checkpoint:
     """Load the checkpoint to start from, with its position embeddings resized to the model's number of positions.
 
-    Raises `CheckpointError` if the checkpoint does not exist, and `ConfigError` if it does not fit the model, the
-    vocabulary or the fingerprint in `warm_start`.
+    vocabulary: that of the data directory `data`. Raises `CheckpointError` if the checkpoint does not exist, and
+    `ConfigError` if it does not fit the model, the vocabulary or the fingerprint in `warm_start`.
     """
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
@@ -95,11 +97,7 @@ def load_parent(warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabular
                 f"leave out [model], or set model.{_KEY_TO_SET.get(key, key)} to the checkpoint's value; "
                 "only depth and groups may differ",
             )
-    if hub.load_vocabulary(parent).fingerprint != vocabulary.fingerprint:
-        raise ConfigError(
-            f"{parent.directory}: was trained with another vocabulary than the data",
-            f"build the data with the checkpoint's vocabulary: albert data … --vocab {parent.directory}",
-        )
+    hub.require_same_vocabulary(parent, vocabulary, data)
     map_parent_blocks(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if the blocks do not fit
     if warm_start.continues is not None:
         # The moments cannot be resized: each must have the shape of its weight in the model.

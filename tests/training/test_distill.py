@@ -76,5 +76,5 @@ def test_teacher_that_does_not_fit_raises(
         Teacher.load(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
     other_vocabulary = Vocabulary.load(tiny_vocabulary)
     object.__setattr__(other_vocabulary, "fingerprint", "another")
-    with pytest.raises(ConfigError, match="differs from the data"):
-        Teacher.load(DistillSettings(str(teacher)), other_vocabulary, 32, CPU)
+    with pytest.raises(ConfigError, match=f"{tiny_data}: has another vocabulary than {teacher}"):
+        Teacher.load(DistillSettings(str(teacher)), other_vocabulary, 32, CPU, tiny_data)

@@ -199,7 +199,7 @@ def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_fi
         [str(documents_file)], other_vocabulary, VocabularySettings(size=300, seed=1, sample_size=400)
     )
     parent = create_checkpoint(tmp_path / "parent", other_vocabulary)
-    with pytest.raises(ConfigError, match="was trained with another vocabulary"):
+    with pytest.raises(ConfigError, match=f"has another vocabulary than {parent}"):
         start_from(SHAPE, parent, tiny_vocabulary)
 
 
