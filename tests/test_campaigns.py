@@ -56,6 +56,7 @@ def test_commands_handle_damaged_files(tmp_path: Path) -> None:
         ("data/shards/0/ids.bin", "error: the data has no tokens", False),
         ("run/step-4/model.safetensors", "error: step-4/model.safetensors: too short", True),
         ("run/step-4/model.safetensors", "error: cannot run with these weights", False),
+        ("run/step-4/spiece.model", "error: data: has another vocabulary than run\nhint: build the data", True),
         ("recipe.toml", "error: tiny.toml: unknown key", True),
     ],
 )

@@ -80,8 +80,7 @@ def probe(
     """
     grammar_pairs = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
-    vocabulary = hub.load_vocabulary(pretrained)
-    text = _load_text(data, vocabulary, checkpoint)
+    text = _load_text(data, pretrained)
     pairs = _pair_settings(pretrained, overrides)
     target = choose_device(device)
     model = PretrainingModel(pretrained.config)
@@ -94,7 +93,7 @@ def probe(
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
     minimal_pair_scores = None
     if grammar_pairs:
-        minimal_pair_scores = score_minimal_pairs(model, vocabulary, grammar_pairs, target)
+        minimal_pair_scores = score_minimal_pairs(model, text.vocabulary, grammar_pairs, target)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
     return ProbeScores(
@@ -112,7 +111,7 @@ def probe(
     )
 
 
-def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> PretrainingCorpora:
+def _load_text(data: Path, checkpoint: hub.Checkpoint) -> PretrainingCorpora:
     """Open the held-out text of a data directory, or all of its text if nothing is held out.
 
     Raises `InputError` if the directory has no text, and `ConfigError` if its vocabulary is not the checkpoint's.
@@ -122,9 +121,8 @@ def _load_text(data: Path, vocabulary: Vocabulary, checkpoint: str) -> Pretraini
     corpus = heldout if heldout.n_tokens else TokenCorpus.open(data, "train")
     if corpus.n_tokens == 0:
         raise InputError(f"{data}: contains no text to score", "name a data directory with text")
-    if Vocabulary.load(corpus.vocabulary_dir).fingerprint != vocabulary.fingerprint:
-        hint = f"build the data with --vocab {checkpoint}"
-        raise ConfigError(f"{data}: has another vocabulary than {checkpoint}", hint)
+    vocabulary = Vocabulary.load(corpus.vocabulary_dir)
+    hub.require_same_vocabulary(checkpoint, vocabulary, data)
     entropy = read_data_facts(data).unigram_entropy_nats if heldout.n_tokens else corpus.unigram_entropy()
     return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 

@@ -374,7 +374,7 @@ def _find_faults(command: Command, folder: Path, path: Path, result: Result, inp
             yield "not exactly one error line"
         elif not lines[-1].startswith("hint: "):
             yield "no hint"
-        elif not is_longer and not is_diverged and not names_file(" ".join(lines[-2:]), path, folder, command):
+        elif not is_longer and not is_diverged and not names_file("\n".join(lines[-2:]), path, folder, command):
             yield "the file is not named"
         if len(result.error) > 1000:
             yield f"an error of {len(result.error)} characters"
@@ -393,8 +393,8 @@ def _find_faults(command: Command, folder: Path, path: Path, result: Result, inp
 def names_file(text: str, path: Path, folder: Path, command: Command) -> bool:
     """Return True if an error names the file, a directory that contains it, or the recipe.
 
-    A directory such as `data` is named if its path is followed by a slash, a colon or a quotation mark; a word of the
-    sentence is no name.
+    A directory such as `data` is named if its path is followed by a slash, a colon or a quotation mark, or ends a line;
+    a word within a sentence is no name.
     """
     # A short stem, such as the "a" of `a.txt`, may be a word of the sentence.
     files = [path.name, path.stem] if len(path.stem) > 3 else [path.name]
@@ -402,8 +402,8 @@ def names_file(text: str, path: Path, folder: Path, command: Command) -> bool:
     directories = [parent.as_posix() for parent in path.relative_to(folder).parents if parent.name]
     directories += [command.out] if command.resumes else []  # the output was written from the undamaged file
     patterns = [rf"{re.escape(name)}(?![\w-])" for name in files]
-    patterns += [rf"{re.escape(name)}(?=[/:'\"])" for name in directories]
-    return any(re.search(rf"(?<![\w-]){pattern}", text) for pattern in patterns)
+    patterns += [rf"{re.escape(name)}(?=[/:'\"]|$)" for name in directories]
+    return any(re.search(rf"(?<![\w-]){pattern}", text, re.MULTILINE) for pattern in patterns)
 
 
 def _find_unsound_output(out: Path, damaged: Path) -> Iterator[str]:
