@@ -199,8 +199,10 @@ class Campaign:
         mistakes = list(_find_mistakes(command, directory, fault, recorder.hit, result)) if recorder.hit else []
         second = forked.run(command.arguments, directory, self.folder / "log-second")
         files = content(directory / command.out)
-        if fault.name == "unlink" and fault.error in ERRORS["unlink"]:
-            # A temporary file that cannot be deleted may remain; its name is hidden.
+        is_folder_opened = recorder.hit is not None and recorder.hit.suffix == ".tmp" and recorder.hit.is_dir()
+        if fault.error not in (KILL, POWER) and (fault.name == "unlink" or is_folder_opened):
+            # A temporary file or folder that cannot be deleted may remain; its name is hidden. A folder is opened to
+            # delete its files.
             files = {name: value for name, value in files.items() if ".tmp" not in name}
         if second.code != 0:
             mistakes.append(f"the second run exits with {second.code}: {second.error}")
