@@ -19,9 +19,8 @@ from pathlib import Path
 from albert_cli import store
 from tests.helpers.processes import PATIENCE, free_port
 
-# Shorter than the defaults: one second between keep-alive messages (not 5), eight of which may be missing (not 3), and
-# five seconds for late nodes (not 30).
-_RENDEZVOUS = "keep_alive_interval=1,keep_alive_max_attempt=8,last_call_timeout=5"
+# One second between keep-alive messages (by default 5), eight of which may be missing (by default 3).
+_RENDEZVOUS = "keep_alive_interval=1,keep_alive_max_attempt=8"
 _SECONDS_BEFORE_RESTART = 2.0
 
 
@@ -29,13 +28,15 @@ _SECONDS_BEFORE_RESTART = 2.0
 class Nodes:
     """The nodes of a run.
 
-    minimum: the smallest number of nodes with which the run continues; restarts: the number of restarted agents.
+    minimum: the smallest number of nodes with which the run continues; late_seconds: how long these wait for the other
+    nodes; restarts: the number of restarted agents.
     """
 
     folder: Path
     command: Sequence[str]  # `pretrain RECIPE …`, without --out
     names: Sequence[str]
     minimum: int
+    late_seconds: int = 5
     port: str = field(default_factory=free_port)
     agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     restarts: int = 0
@@ -46,10 +47,12 @@ class Nodes:
         return self.folder / "run"
 
     def start_all(self) -> None:
-        """Start the agents; the first one serves the rendezvous."""
+        """Start the agents, of which the first one serves the rendezvous, and wait until each has a worker."""
         for name in self.names:
             self.start(name)
             self.wait(self._is_rendezvous_open)
+        for name in self.names:
+            self._worker(name)
 
     def start(self, name: str) -> None:
         """Start an agent."""
@@ -57,7 +60,12 @@ class Nodes:
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"{self.minimum}:{len(self.names)}"),
             *("--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "run"),
-            *("--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-conf", _RENDEZVOUS),
+            *(
+                "--rdzv-endpoint",
+                f"localhost:{self.port}",
+                "--rdzv-conf",
+                f"{_RENDEZVOUS},last_call_timeout={self.late_seconds}",
+            ),
             *("-m", "albert_cli", *self.command, "--out", str(self.run)),
         ]
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -104,9 +112,10 @@ class Nodes:
                 self.start(name)
         return all(agent.poll() == 0 for agent in self.agents.values())
 
-    def wait_for_step(self, step: int) -> None:
-        """Wait until the run has saved a step."""
-        self.wait(lambda: any(int(path.name.removeprefix("step-")) >= step for path in store.saved_steps(self.run)))
+    def last_step(self) -> int:
+        """Return the last step that the run has saved, 0 without one."""
+        steps = store.saved_steps(self.run)
+        return int(steps[-1].name.removeprefix("step-")) if steps else 0
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds."""
@@ -151,10 +160,11 @@ LOSSES = (
 
 
 def survive(nodes: Nodes, loss: Loss, step: int) -> None:
-    """Start the nodes, inflict a loss when `step` is saved, and wait for the end of the run."""
+    """Start the nodes, inflict a loss when they have saved `step` or a later one, and wait for the end of the run."""
     try:
         nodes.start_all()
-        nodes.wait_for_step(step)
+        alone = nodes.last_step()  # saved by a node that began before a late one joined, which restarts the workers
+        nodes.wait(lambda: nodes.last_step() > max(alone, step - 1))
         loss.inflict(nodes)
         nodes.wait(nodes.restart_failed)
     finally:

@@ -34,7 +34,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, command: list[str]) -> Pa
 
 # `python -m tests.campaigns.agents` also tests the other losses, and four nodes.
 def test_run_survives_the_loss_of_a_node(command: list[str], expected: Path, tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path, command, ["a", "b"], minimum=1)
+    nodes = Nodes(tmp_path, command, ["a", "b"], minimum=1, late_seconds=30)
     survive(nodes, A_NODE_FOR_GOOD, step=100)
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (nodes.run / expected.name / name).read_bytes() == (expected / name).read_bytes(), nodes.logs()

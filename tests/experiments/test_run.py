@@ -499,10 +499,12 @@ def test_list_of_thread_counts_is_accepted(tmp_path: Path, monkeypatch: pytest.M
 def test_time_limit_saves_and_exits_with_75(tmp_path: Path, tiny_data: Path) -> None:
     """The run saves and exits with 75; the same command resumes it."""
     more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000"]
-    ended = reproduce("similarity", tmp_path / "out", *more, "--max-time", "6s", expect=75)
-    assert "run the same command again" in ended["err"]
-    begun = list((tmp_path / "out" / "stages").glob("pretrain-*/metrics.jsonl"))
-    assert begun and all(list(journal.parent.glob("step-*")) for journal in begun), "the step is saved"
+    begun: list[Path] = []
+    while not begun:  # on a busy machine, no pretraining may begin within the time
+        ended = reproduce("similarity", tmp_path / "out", *more, "--max-time", "3s", expect=75)
+        assert "run the same command again" in ended["err"]
+        begun = list((tmp_path / "out" / "stages").glob("pretrain-*/metrics.jsonl"))
+    assert all(list(journal.parent.glob("step-*")) for journal in begun), "the step is saved"
 
 
 def test_failed_stage_prints_one_error(tmp_path: Path, tiny_data: Path) -> None:
