@@ -142,10 +142,10 @@ def run_array_job(
     Raises `InputError` for a text on the Hub, or in `--text`, that cannot be read.
     """
     started = time.monotonic()
-    _check_before_run(make_plan(recipe.load_experiment(name), request))
+    plan = make_plan(recipe.load_experiment(name), request)
+    _check_before_run(plan)
     num_finished = 0
     while True:
-        plan = make_plan(recipe.load_experiment(name), request)
         record_plan(_plan_path(plan), _list_units(plan))
         # A measured speed changes the number of steps of other stages, so the speeds are measured first.
         unfinished = plan.unfinished(plan.speeds) or plan.unfinished(list(plan.stages.values()))
@@ -163,6 +163,7 @@ def run_array_job(
         else:
             console.info(f"waiting for other jobs; {count_of(len(unfinished), 'stage')} left")
             time.sleep(array_jobs.SECONDS_BETWEEN_ATTEMPTS)
+        plan = make_plan(plan.experiment, request)  # with the speeds that are measured by now
 
 
 def _lock_and_write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:

@@ -82,10 +82,9 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
     selected = scale.variants or tuple(experiment.variants)
     measured = {name for name in selected if not experiment.variants[name].is_prefix}
     needed = add_dependencies(experiment, measured)
+    variants = [(name, variant) for name, variant in experiment.variants.items() if name in needed]
     # Ensembles come last, because they need the runs of their members.
-    for name, variant in sorted(experiment.variants.items(), key=lambda item: bool(item[1].members)):
-        if name not in needed:
-            continue
+    for name, variant in sorted(variants, key=lambda item: bool(item[1].members)):
         for seed in range(seeds):
             if variant.members:
                 runs.append(planner.plan_ensemble(name, seed, runs))

@@ -57,15 +57,11 @@ class Nodes:
     def start(self, name: str) -> None:
         """Start an agent."""
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+        rendezvous = f"{_RENDEZVOUS},last_call_timeout={self.late_seconds}"
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"{self.minimum}:{len(self.names)}"),
             *("--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "run"),
-            *(
-                "--rdzv-endpoint",
-                f"localhost:{self.port}",
-                "--rdzv-conf",
-                f"{_RENDEZVOUS},last_call_timeout={self.late_seconds}",
-            ),
+            *("--rdzv-endpoint", f"localhost:{self.port}", "--rdzv-conf", rendezvous),
             *("-m", "albert_cli", *self.command, "--out", str(self.run)),
         ]
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from albert_cli.text.corpus import read_documents
 from albert_cli.text.read_settings import FileFormat
 from albert_cli.text.sources import is_stdin, resolve_sources
 from tests.helpers.text_files import read_texts
+from tests.helpers.unprivileged import print_as_nobody
 
 
 def test_resolve_folders_and_globs_sorted_and_once(tmp_path: Path) -> None:
@@ -139,27 +137,21 @@ def test_resolve_broken_link_is_rejected(tmp_path: Path) -> None:
 
 
 def test_resolve_folder_rejects_unreadable_subfolder(tmp_path: Path) -> None:
-    """Resolve in a process that does not run as root, which may read everything."""
-    (tmp_path / "a.txt").write_text("A.\n")
-    (tmp_path / "closed").mkdir(mode=0)
-    for parent in [tmp_path, *tmp_path.parents][:4]:
-        if parent.owner() == tmp_path.owner():
-            parent.chmod(parent.stat().st_mode | 0o055)
-    script = """
-import os, sys
+    folder = tmp_path / "folder"
+    (folder / "closed").mkdir(mode=0, parents=True)
+    (folder / "a.txt").write_text("A.\n")
+    imports = """
+import sys
 from albert_cli.errors import InputError
 from albert_cli.text.sources import resolve_sources
-
-os.geteuid() or os.setuid(65534)
+"""
+    code = """
 try:
     resolve_sources(sys.argv[1:])
 except InputError as error:
     print(error.message)
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout == f"{tmp_path}/closed: cannot be read (Permission denied)\n", done.stderr
+    assert print_as_nobody(imports, code, folder) == f"{folder}/closed: cannot be read (Permission denied)\n"
 
 
 def test_resolve_glob_prints_skipped_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
