@@ -25,7 +25,7 @@ from albert_cli.tasks.columns import (
 from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.delimited import Dialect, choose_dialect
 from albert_cli.tasks.multi_label import MultiLabelClassification
-from albert_cli.tasks.table_layout import TableLayout, name_trained_columns
+from albert_cli.tasks.table_layout import TableLayout, find_trained_columns, name_trained_columns
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.tasks.token_classification import TokenClassification
@@ -54,8 +54,7 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
 
     origin: the file, for messages. Raises `InputError` if a column that the task needs is missing.
     """
-    # The functions that find columns take a table, which has at least one row: here one of empty cells.
-    header = TextTable(origin, tuple(columns), cells=[[""] * len(columns)], lines=[1])
+    header = _empty_table(origin, columns)
     try:
         roles = _find_roles(task, header, layout)
     except InputError as error:
@@ -91,9 +90,13 @@ def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
 
 def has_trained_columns(columns: Iterable[str], layout: TableLayout) -> bool:
     """Return True if `columns` contains all columns of training, which have precedence over usual names."""
-    trained = layout.columns
-    names = {name for name in (*trained.texts, trained.question, *trained.choices) if name}
-    return bool(names) and names <= set(columns)
+    return find_trained_columns(_empty_table("", columns), layout.columns) is not None
+
+
+def _empty_table(origin: str, columns: Iterable[str]) -> TextTable:
+    """Return a table with one row of empty cells, for functions that find columns by their names."""
+    names = tuple(columns)
+    return TextTable(origin, names, cells=[[""] * len(names)], lines=[1])
 
 
 def _find_roles(task: AnyTask, header: TextTable, layout: TableLayout) -> ColumnsByRole:

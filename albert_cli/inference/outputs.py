@@ -62,17 +62,17 @@ def probability_column(label: str) -> str:
 
 
 @contextmanager
-def open_prediction_writer(out: Path | None) -> Iterator[WriteRows]:
+def open_prediction_writer(out: Path | None, origin: str) -> Iterator[WriteRows]:
     """Open a function that writes rows to a file, or without a file to stdout as JSON lines.
 
-    The file appears only when the context ends without an error.
+    The file appears only when the context ends without an error. origin: the input's name, for messages.
     """
     if out is None:
         yield lambda rows: write_to_stdout(_json_lines(rows))
         return
     suffix = out.suffix.lower()
     if suffix == ".parquet":
-        with _parquet_writer(out) as write:
+        with _parquet_writer(out, origin) as write:
             yield write
         return
     with store.open_text_writer(out) as stream:
@@ -80,7 +80,7 @@ def open_prediction_writer(out: Path | None) -> Iterator[WriteRows]:
             yield lambda rows: stream.writelines(_json_lines(rows))
         else:
             delimiter = "," if suffix == ".csv" else "\t"
-            yield _DelimitedWriter(stream, delimiter).write
+            yield _DelimitedWriter(stream, delimiter, origin).write
 
 
 def write_to_stdout(lines: Iterable[str]) -> None:
@@ -114,7 +114,7 @@ def _without_non_finite(value: object) -> object:
     return value
 
 
-def _flatten_row(row: Row) -> dict[str, object]:
+def _flatten_row(row: Row, origin: str) -> dict[str, object]:
     """Return a row for a table: each class's probability becomes a column, and lists and objects become JSON.
 
     Raises `InputError` if the input already has the column of a probability, with another value.
@@ -125,7 +125,7 @@ def _flatten_row(row: Row) -> dict[str, object]:
             for label, probability in value.items():
                 column = probability_column(label)
                 if column in row and str(row[column]) != str(probability):  # the cells of .csv and .tsv are text
-                    raise taken_column("the input", column)
+                    raise taken_column(origin, column)
                 flat[column] = probability
         elif isinstance(value, list | dict):
             flat[name] = _format_json(value)
@@ -151,26 +151,26 @@ def escape_formula(value: object) -> object:
 class _DelimitedWriter:
     """A writer of delimited text; all keys of the rows in the first call become columns."""
 
-    def __init__(self, stream: IO[str], delimiter: str) -> None:
+    def __init__(self, stream: IO[str], delimiter: str, origin: str) -> None:
+        self._origin = origin
         self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
         self._columns: list[str] = []
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write rows; the first call also writes the header. Raises `InputError` for a key without a column."""
-        flat_rows = [_flatten_row(row) for row in rows]
+        flat_rows = [_flatten_row(row, self._origin) for row in rows]
         if not self._columns:
             self._columns = list(dict.fromkeys(name for row in flat_rows for name in row))
             self._writer.writerow(map(escape_formula, self._columns))
         for row in flat_rows:
             if unknown := row.keys() - set(self._columns):
-                raise InputError(
-                    f"the header, which is already written, has no column {min(unknown)!r}", "write --out FILE.jsonl"
-                )
+                message = f"{self._origin}: the first rows have no column {min(unknown)!r}, and the header is written"
+                raise InputError(message, "write --out FILE.jsonl")
             self._writer.writerow([escape_formula(row.get(name, "")) for name in self._columns])
 
 
 @contextmanager
-def _parquet_writer(out: Path) -> Iterator[WriteRows]:
+def _parquet_writer(out: Path, origin: str) -> Iterator[WriteRows]:
     """Open a function that collects rows in memory; write them to a Parquet file when the context ends.
 
     A row without a key of another row has a missing value there. The function raises `InputError` for a value whose
@@ -184,7 +184,7 @@ def _parquet_writer(out: Path) -> Iterator[WriteRows]:
 
     def write(rows: Sequence[Row]) -> None:
         nonlocal schema
-        flat_rows = [_flatten_row(row) for row in rows]
+        flat_rows = [_flatten_row(row, origin) for row in rows]
         names = dict.fromkeys(name for row in flat_rows for name in row)
         with _translated_type_errors(out):
             tables.append(pa.table({name: [row.get(name) for row in flat_rows] for name in names}))

@@ -162,7 +162,7 @@ def predict_file(
     needs_all_rows = writes_table and isinstance(task, Choice)
     totals = InputTotals()
     rows: list[dict[str, object]] = []
-    with open_prediction_writer(out) as write:
+    with open_prediction_writer(out, input_file) as write:
         chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
         for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit)):
             predictions = predictor.predict(tokenized)

@@ -70,7 +70,7 @@ def predict_test_file(task: AnyTask, predict: PredictExamples, out: Path) -> Non
     examples = [row.example for row in rows]
     lines = task.format_predictions(examples, predict(examples), with_details=False)
     path = _predictions_path(task, test_file, out)
-    with open_prediction_writer(path) as write:
+    with open_prediction_writer(path, str(test_file)) as write:
         pairs = zip(rows, map(json.loads, lines), strict=True)
         write([merge_columns(row.columns, prediction, str(test_file)) for row, prediction in pairs])
     console.info(f"{path}: predictions for the {len(rows):,} rows of {test_file}")

@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,41 +35,50 @@ def walk_folders(*directories: Path) -> list[Path]:
     """
     seen: set[Path] = set()
     folders: list[tuple[int, Path]] = []  # with the number of the directory
-    starts = list(enumerate(directories))
-    while starts:  # the links in these folders are followed after all folders are visited
-        links: list[tuple[int, Path]] = []
-        for number, start in starts:
-            for name, subfolders, file_names in os.walk(start, onerror=_raise_unreadable):
-                folder = Path(name)
-                resolved = folder.resolve()
-                if resolved in seen:  # for example a link to a folder above it
-                    subfolders.clear()  # `os.walk` visits only the subfolders that remain in this list
-                    continue
-                seen.add(resolved)
-                folders.append((number, folder))
-                subfolders[:] = sorted(subfolder for subfolder in subfolders if not subfolder.startswith("."))
-                links += [(number, folder / subfolder) for subfolder in subfolders if (folder / subfolder).is_symlink()]
-                _require_intact_links(folder, file_names)
-        starts = links
-    return [folder for _, folder in sorted(folders, key=lambda item: (item[0], item[1].parts))]
+    # The first item of this heap is the folder behind the fewest links and, among those of a directory, the uppermost:
+    # the items are the number of links, the number of the directory, the depth, and the folder.
+    pending = [(0, number, 0, directory) for number, directory in enumerate(directories)]
+    heapq.heapify(pending)
+    while pending:
+        links, number, depth, folder = heapq.heappop(pending)
+        resolved = folder.resolve()
+        if resolved in seen:  # for example a link to a folder above it
+            continue
+        paths = _list_folder(folder)
+        if paths is None:
+            continue
+        seen.add(resolved)
+        folders.append((number, folder))
+        for path in paths:
+            # `Path.is_dir` raises an error for a link to a folder that this user may not see.
+            if not os.path.isdir(path):  # noqa: PTH112
+                _require_intact_link(path)
+            elif not path.name.startswith("."):
+                heapq.heappush(pending, (links + path.is_symlink(), number, depth + 1, path))
+    return [folder for _, folder in sorted(folders)]
 
 
-def _raise_unreadable(error: OSError) -> None:
-    """Raise `InputError` for a folder that cannot be read, unless another process has just removed it."""
-    if not isinstance(error, FileNotFoundError):
-        raise from_os_error(error) or error
+def _list_folder(folder: Path) -> list[Path] | None:
+    """Return the paths in a folder in alphabetic order; None if another process has just removed the folder.
+
+    Raises `InputError` for a folder that cannot be read.
+    """
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise from_os_error(error) or error from error
 
 
-def _require_intact_links(folder: Path, file_names: Sequence[str]) -> None:
-    """Raise `CheckpointError` if one of the files is a broken link that may have led to a folder.
+def _require_intact_link(path: Path) -> None:
+    """Raise `CheckpointError` for a broken link that may have led to a folder.
 
     A name with a file extension, such as `status.json`, is a file's: the reader of the file reports the broken link.
     """
-    for name in sorted(file_names):
-        path = folder / name
-        may_be_folder = not name.startswith(".") and re.search(r"\.[A-Za-z]\w*$", name) is None
-        if may_be_folder and is_broken_link(path):
-            raise CheckpointError(f"{path}: is a broken link", "restore the folder it leads to, or remove the link")
+    may_be_folder = not path.name.startswith(".") and re.search(r"\.[A-Za-z]\w*$", path.name) is None
+    if may_be_folder and is_broken_link(path):
+        raise CheckpointError(f"{path}: is a broken link", "restore the folder it leads to, or remove the link")
 
 
 @contextmanager

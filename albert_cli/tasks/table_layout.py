@@ -60,11 +60,11 @@ class TableLayout(BaseModel):
         return self.model_dump(exclude_defaults=True)
 
 
-def name_trained_columns(settings: TableSettings, table: TextTable, trained: TrainedColumns) -> TableSettings:
-    """Return settings that name the columns of a model's training, in the table's spelling.
+def find_trained_columns(table: TextTable, trained: TrainedColumns) -> dict[str, str] | None:
+    """Return the table's spelling of each column of a model's training; None if the table lacks one.
 
-    The settings are unchanged if the table lacks one of these columns, if the user chose texts, question or choices, or
-    if the user named one of the columns as label or id.
+    None also for a model that records no columns. A column may have the name of training, or one that differs only in
+    case. Two columns of training need two columns.
     """
     names = {name for name in (*trained.texts, trained.question, *trained.choices) if name}
     spelling: dict[str, str] = {}
@@ -72,10 +72,20 @@ def name_trained_columns(settings: TableSettings, table: TextTable, trained: Tra
         column = find_trained_column(table, name)
         if column is not None:
             spelling[name] = table.columns[column]
-    has_all_columns = bool(names) and len(set(spelling.values())) == len(names)
+    return spelling if names and len(set(spelling.values())) == len(names) else None
+
+
+def name_trained_columns(settings: TableSettings, table: TextTable, trained: TrainedColumns) -> TableSettings:
+    """Return settings that name the columns of a model's training, in the table's spelling.
+
+    The settings are unchanged if the table lacks one of these columns, if the user chose texts, question or choices, or
+    if the user named one of the columns as label or id.
+    """
+    spelling = find_trained_columns(table, trained)
     is_chosen_by_user = any((settings.text, settings.text_pair, settings.question, settings.choices))
-    have_other_role = not label_and_id_columns(settings).isdisjoint(spelling.values())
-    if not has_all_columns or is_chosen_by_user or have_other_role:
+    if spelling is None or is_chosen_by_user:
+        return settings
+    if not label_and_id_columns(settings).isdisjoint(spelling.values()):  # they have another role
         return settings
     spelling[""] = ""  # a role without a column
     return replace(

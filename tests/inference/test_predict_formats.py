@@ -179,7 +179,7 @@ def test_predict_taken_probability_column_is_rejected(tuned: Tuned, tmp_path: Pa
     path = write_input(tmp_path / f"in{suffix}", [{"text": "bade figo", "probability_0": "old"}])
     out = tmp_path / f"out{suffix}"
     ended = albert("predict", tuned("cola"), "--input", path, "--out", out, expect=3)
-    assert "already has a column 'probability_0'" in ended.err and not out.exists()
+    assert f"{path}: already has a column 'probability_0'" in ended.err and not out.exists()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
@@ -259,6 +259,7 @@ def test_predict_json_lines_prefer_the_trained_column(reviews: Path, tmp_path: P
         "a.jsonl": '{"text": "luma wi", "review": "bade figo"}\n',
         "b.jsonl": '{"text": "bade figo"}\n',
         "c.csv": "text,REVIEW\nluma wi,bade figo\n",
+        "c.jsonl": '{"text": "luma wi", "REVIEW": "bade figo"}\n',
     }
     for name, content in rows.items():
         (tmp_path / name).write_text(content)
@@ -311,14 +312,14 @@ def test_predict_table_of_choices_has_all_probabilities(encoder: Path, tmp_path:
 def test_parquet_output_has_the_keys_of_all_rows(
     calls: list[list[dict[str, object]]], expected: list[dict[str, object]], tmp_path: Path
 ) -> None:
-    with open_prediction_writer(tmp_path / "out.parquet") as write:
+    with open_prediction_writer(tmp_path / "out.parquet", "in.jsonl") as write:
         for rows in calls:
             write(rows)
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
 
 
 def test_jsonl_output_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
-    with open_prediction_writer(tmp_path / "out.jsonl") as write:
+    with open_prediction_writer(tmp_path / "out.jsonl", "in.jsonl") as write:
         write([{"a": float("nan"), "b": [1.5, float("inf")]}, {"a": 2.0, "b": []}])
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
     assert lines == ['{"a": null, "b": [1.5, null]}', '{"a": 2.0, "b": []}']
@@ -345,7 +346,7 @@ def test_predict_lists_of_other_types_become_json(tuned: Tuned, tmp_path: Path, 
 def test_parquet_output_without_a_common_type_is_rejected(values: tuple[object, ...], tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match=r"out\.parquet: a column has values of several types"),
-        open_prediction_writer(tmp_path / "out.parquet") as write,
+        open_prediction_writer(tmp_path / "out.parquet", "in.jsonl") as write,
     ):
         for value in values:
             write([{"a": value}])
