@@ -30,7 +30,7 @@ from typing import Any
 import pytest
 
 from albert_cli.quickstart import plan
-from tests.helpers.command import VERBS, albert, write_table
+from tests.helpers.command import VERBS, albert, run_command, write_table
 from tests.helpers.languages import sentences
 
 ROOT = Path(__file__).parents[1]
@@ -51,11 +51,12 @@ SUBSTITUTES = {
     "-s schedule.total_steps=200": "-s schedule.total_steps=2 -s train.eval_sequences=4",
     "-s schedule.total_steps=50": "-s schedule.total_steps=6 -s train.batch_size=4 -s train.eval_sequences=32",
     "-s schedule.total_steps=60": "-s schedule.total_steps=60 -s train.batch_size=8 -s train.eval_sequences=32",
-    "--work glue --rounds 3": "--work glue --rounds 1 --tokens 500",
+    "--work glue --rounds 3": "--work glue --rounds 1",
     "--against transformers --rounds 3": "--against transformers --rounds 1",
     "-s train.precision=fp32 -s train.threads=1": "-s train.precision=fp32 -s train.threads=1 --rounds 1",
     "-s schedule.total_steps=12000": f"-s schedule.total_steps=12000 {SMALL}",
     "--out taught": f"--out taught {SMALL}",
+    "--nproc 2": "--nproc 1",
     "--nproc-per-node 2": "--nproc-per-node 1",
     "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
@@ -67,7 +68,7 @@ SUBSTITUTES = {
 }
 # All that a substitute may change, besides the name of a checkpoint that is not downloaded: options and settings that
 # determine how long a command takes.
-WORK_OPTIONS = {"max_time", "runs", "rounds", "tokens", "smoke", "device"}
+WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc"}
 WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
 WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
 OTHER_PROGRAMS = ("pip", "pytest", "export", "wandb", "for", "echo", "cat", "test", "exit", "done")
@@ -302,18 +303,20 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """A function that runs a command in the folder `tmp_path/work`.
 
-    To save time, the command runs in this process, unless it needs a shell.
+    To save time, a command of `albert` or of a benchmark runs in this process, unless it needs a shell.
     """
 
     def call(command: str) -> str:
         command, _, code = substituted(command).partition(" || test $? = ")
         giving, _, taking = command.rpartition(" | ")
-        if not taking.startswith("albert ") or re.search(r"[|<>;]|--nproc", giving + re.sub('".*?"', "", taking)):
+        name, *arguments = shlex.split(taking.removeprefix("python -m "))
+        is_known = name == "albert" or (name.startswith("benchmarks.") and "." not in name[11:])
+        if not is_known or re.search(r"[|<>;]", giving + re.sub('".*?"', "", taking)):
             return in_a_shell(command, environment)
         (tmp_path / "stdin").write_text(in_a_shell(giving, environment) if giving else "")
         with (tmp_path / "stdin").open() as stdin, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stdin)
-            ended = albert(*shlex.split(taking)[1:], expect=int(code or 0))
+            ended = run_command(command_line(name), arguments, expect=int(code or 0))
         return ended.out + ended.err
 
     (tmp_path / "work").mkdir()
@@ -324,6 +327,7 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("albert_cli.training.device.measure_onednn_speedup", lambda hidden, intermediate, tokens: 1.0)
     monkeypatch.setattr("albert_cli.training.device.measure_bf16_speedup", lambda: 1.0)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("albert_cli.bench.harness.WARM_UP", 0)
     assert plan.SMOKE.bundled is not None
     bundled = dataclasses.replace(plan.SMOKE.bundled, train_sentences=125, test_sentences=200)
     small = dataclasses.replace(plan.SMOKE, max_time="2s", runs=1, labels=(125,), sample_size=3000, bundled=bundled)
