@@ -15,14 +15,14 @@ from typing import TypeGuard
 
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.base import TaskInfo
+from albert_cli.tasks.conll import CONLL_SUFFIXES, read_conll
 from albert_cli.tasks.data_files import find_split_file, read_lines
-from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, is_tag, normalize_tags
+from albert_cli.tasks.entities import Entity, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json_object
 
-CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
 _FILE_NAMES = {
     "train": ("train",),
@@ -162,59 +162,25 @@ def read_token_file(
     return examples
 
 
+def describe_file(path: Path) -> list[str]:
+    """Return notes on the parts of a file that `read_token_file` leaves out, such as columns and rejected texts."""
+    if path.suffix.lower() not in _JSON_SUFFIXES:
+        return read_conll(path).notes
+    return []
+
+
 def read_conll_words(path: Path) -> list[TokenExample]:
-    """Read the words in the first column of a CoNLL file; the other columns, such as tags, are not read."""
+    """Read the words of a CoNLL file; the other columns, such as tags, are not read."""
     return [example for example, _ in _iter_conll_examples(path, labeled=False)]
 
 
 def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
-    """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`.
-
-    A line is `TOKEN … TAG`, and blank lines separate texts. `-DOCSTART-` lines, and comments (`# …`) before the first
-    token of a text, are skipped. A line `# … TAG` with as many columns as the file's other tokens, or with two, is no
-    comment: its token is `#`.
-    """
-    tokens: list[str] = []
-    tags: list[str] = []
-    count = 0
-    file_lines = read_lines(path)
-    widths = {2, _count_columns(file_lines)}
-    for number, line in enumerate([*file_lines, ""], start=1):  # the blank line ends the last text
-        fields = _split_columns(line)
-        is_tagged_sign = len(fields) in widths and is_tag(fields[-1])
-        is_comment = line.startswith("# ") and not tokens and not is_tagged_sign
-        is_token = bool(line.strip()) and fields[0] != "-DOCSTART-" and not is_comment
-        if is_token:
-            token = fields[0].strip()
-            tag = fields[-1].strip()
-            if not token:
-                raise InputError(f"{path}:{number}: an empty token", "remove it with its tag")
-            if labeled and len(fields) < 2:
-                hint = "write a token and its tag, and a blank line after a text"
-                raise InputError(f"{path}:{number}: one column", hint)
-            if labeled:
-                check_tag(tag, f"{path}:{number}")
-            tokens.append(token)
-            tags.append(tag)
-        elif tokens:
-            lines = range(number - len(tokens), number)  # the words are in the lines before this one
-            example = example_from_tokens(tokens, tags if labeled else None, str(count), f"{path}:{lines[0]}")
-            yield example, lines
-            tokens = []
-            tags = []
-            count += 1
-
-
-def _split_columns(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else line.split()
-
-
-def _count_columns(lines: Sequence[str]) -> int:
-    """Return the number of columns in the first line of a token that is certainly no comment; 2 without one."""
-    for line in lines:
-        if line.strip() and not line.startswith(("#", "-DOCSTART-")):
-            return len(_split_columns(line))
-    return 2
+    """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`."""
+    for index, rows in enumerate(read_conll(path).texts):
+        lines = [row.number for row in rows]
+        tokens = [row.token for row in rows]
+        tags = [row.checked_tag(path) for row in rows] if labeled else None
+        yield example_from_tokens(tokens, tags, str(index), f"{path}:{lines[0]}"), lines
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
