@@ -34,8 +34,8 @@ class ConllRow:
     token: str
     tag_column: int = -1
 
-    def checked_tag(self, path: Path) -> str:
-        """The tag; raises `InputError` with file and line if there is none."""
+    def parse_tag(self, path: Path) -> str:
+        """Return the tag; raises `InputError` with file and line if there is none."""
         where = f"{path}:{self.number}"
         if len(self.columns) < 2:
             raise InputError(f"{where}: one column", "write a token and its tag, and a blank line after a text")
@@ -60,13 +60,11 @@ def read_conll(path: Path) -> ConllFile:
     texts = _split_texts(read_lines(path))
     notes = []
     if _is_counted(texts):
-        texts = [[row for row in text if not _UNCOUNTED.fullmatch(row.columns[0])] for text in texts]
-        tag_column = _find_tag_column(path, texts)
-        texts = [
-            [replace(row, token=row.columns[1].strip(), tag_column=tag_column) for row in text]
-            for text in texts
-            if text
-        ]
+        counted = [[row for row in text if not _UNCOUNTED.fullmatch(row.columns[0])] for text in texts]
+        tag_column = _find_tag_column(path, counted)
+        texts = []
+        for text in filter(None, counted):
+            texts.append([replace(row, token=row.columns[1].strip(), tag_column=tag_column) for row in text])
         tags = f", the tags in column {tag_column + 1}" if tag_column >= 0 else ""
         notes.append(f"{path}: column 1 counts the words; the tokens are in column 2{tags}")
     for row in (row for text in texts for row in text):

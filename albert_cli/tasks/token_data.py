@@ -21,7 +21,7 @@ from albert_cli.tasks.entities import Entity, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
-from albert_cli.text.records import parse_json_object
+from albert_cli.text.records import JsonObject, parse_json_object
 
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
 _FILE_NAMES = {
@@ -166,7 +166,8 @@ def describe_file(path: Path) -> list[str]:
     """Return notes on the parts of a file that `read_token_file` leaves out, such as columns and rejected texts."""
     if path.suffix.lower() not in _JSON_SUFFIXES:
         return read_conll(path).notes
-    return []
+    rejected = sum(_is_rejected(values) for values, _ in _iter_json_objects(path))
+    return [f"{path}: {rejected:,} rows whose `answer` is not `accept` are left out"] if rejected else []
 
 
 def read_conll_words(path: Path) -> list[TokenExample]:
@@ -179,33 +180,49 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
     for index, rows in enumerate(read_conll(path).texts):
         lines = [row.number for row in rows]
         tokens = [row.token for row in rows]
-        tags = [row.checked_tag(path) for row in rows] if labeled else None
+        tags = [row.parse_tag(path) for row in rows] if labeled else None
         yield example_from_tokens(tokens, tags, str(index), f"{path}:{lines[0]}"), lines
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
     """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text.
 
-    A text without words has one line number, too.
+    A text without words has one line number, too. If `labeled`, rejected texts are left out.
     """
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            where = f"{path}:{number}"
-            values = parse_json_object(line, where, _SHAPE)
-            example = parse_token_object(values, str(number - 1), where, labeled=labeled)
+    for values, number in _iter_json_objects(path):
+        if not labeled or not _is_rejected(values):
+            example = parse_token_object(values, str(number - 1), f"{path}:{number}", labeled=labeled)
             yield example, [number] * max(1, len(example.words))
 
 
-def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool) -> TokenExample:
-    """Parse an object with tokens and tags, or with a text and spans; tags and spans are read only if `labeled`."""
+def _iter_json_objects(path: Path) -> Iterator[tuple[JsonObject, int]]:
+    """Yield the objects of JSON lines, each with the number of its line."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            yield parse_json_object(line, f"{path}:{number}", _SHAPE), number
+
+
+def _is_rejected(values: JsonObject) -> bool:
+    """Return True if the annotator did not accept the entities: Prodigy's `answer` is then `reject` or `ignore`."""
+    return values.get("answer", "accept") != "accept"
+
+
+def parse_token_object(values: JsonObject, default_id: str, where: str, *, labeled: bool) -> TokenExample:
+    """Parse an object with tokens and tags, or with a text and spans; tags and spans are read only if `labeled`.
+
+    Next to a text, tokens that are no texts are ignored: Prodigy's are objects with the positions of the text's words.
+    """
     name = row_id(values, default_id)
     tokens = first_of(values, _TOKEN_KEYS)
-    if tokens is not None:
+    text = values.get("text")
+    if tokens is not None and (_is_text_list(tokens) or not isinstance(text, str)):
         tags = first_of(values, _TAG_KEYS) if labeled else []
+        if isinstance(tags, list) and tags and all(isinstance(tag, int) for tag in tags):
+            hint = 'write the names of the tags (in `datasets`: features["ner_tags"].feature.int2str(tags))'
+            raise InputError(f"{where}: the tags are numbers", hint)
         if not _is_text_list(tokens) or not _is_text_list(tags):
             raise InputError(f"{where}: tokens and tags are not lists of texts", _SHAPE)
         return example_from_tokens(tokens, tags if labeled else None, name, where)
-    text = values.get("text")
     if not isinstance(text, str):
         raise InputError(f"{where}: neither tokens nor text", _SHAPE)
     if not labeled:
@@ -219,6 +236,7 @@ def parse_token_object(values: dict[str, object], default_id: str, where: str, *
 def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
     """Parse spans as objects with `start`, `end` and `label` (`type`), or as lists [start, end, label].
 
+    An object may also have doccano's `start_offset` and `end_offset`, or Label Studio's `labels` with one label.
     Raises `InputError` for anything else, for an empty label, and for a span beyond the text's `length` characters.
     """
     if not isinstance(spans, list):
@@ -229,6 +247,10 @@ def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
             case {"start": int(start), "end": int(end), "label": str(kind)} | [int(start), int(end), str(kind)]:
                 entity = Entity(start, end, kind)
             case {"start": int(start), "end": int(end), "type": str(kind)} if "label" not in span:
+                entity = Entity(start, end, kind)
+            case {"start_offset": int(start), "end_offset": int(end), "label": str(kind)}:
+                entity = Entity(start, end, kind)
+            case {"start": int(start), "end": int(end), "labels": [str(kind)]} if "label" not in span:
                 entity = Entity(start, end, kind)
             case _:
                 raise InputError(f"{where}: the entity {span!r} has no start, end and label", _SHAPE)

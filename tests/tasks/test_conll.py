@@ -30,7 +30,7 @@ def test_read_token_file_germeval_has_the_outer_tags(tmp_path: Path) -> None:
 
 def test_read_token_file_conll_u_has_tags_of_a_later_column(tmp_path: Path) -> None:
     lines = (
-        "# id = 1\n1-2\tIm\t_\t_\t_\n1\tIn\tADP\tO\t_\n2\tdem\tDET\tO\t_\n2.1\tx\t_\t_\t_\n3\tRom\tPROPN\tS-LOC\tx=y\n"
+        "# id = 1\n1-2\tIm\t_\t_\t_\n1\tIn\tADP\tO\t_\n2\tdem\tX\tO\t_\n2.1\tx\t_\t_\t_\n3\tRom\tPROPN\tS-LOC\tx=y\n"
     )
     (tmp_path / "a.conll").write_text(lines)
     (example,) = read_token_file(tmp_path / "a.conll")

@@ -1,0 +1,59 @@
+"""The layouts of JSON lines with entities, the names of files, and the division of a text into words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from albert_cli.errors import InputError
+from albert_cli.tasks.token_data import describe_file, parse_token_object, read_token_file
+
+TEXT = "Ada met Bo."
+
+
+def write(path: Path, *objects: object) -> Path:
+    path.write_text("".join(json.dumps(value) + "\n" for value in objects))
+    return path
+
+
+def test_read_token_file_rejected_texts_are_left_out(tmp_path: Path) -> None:
+    spans = [{"start": 0, "end": 3, "token_start": 0, "token_end": 0, "label": "PER"}]
+    tokens = [{"text": "Ada", "start": 0, "end": 3, "id": 0, "ws": True}]
+    rows: list[dict[str, object]] = [{"text": TEXT, "tokens": tokens, "spans": spans}]
+    rows += [{**rows[0], "answer": answer} for answer in ("accept", "reject", "ignore")]
+    path = write(tmp_path / "a.jsonl", *rows)
+    examples = read_token_file(path)
+    assert [(example.id, example.tags) for example in examples] == [(name, ("B-PER", "O", "O", "O")) for name in "01"]
+    (note,) = describe_file(path)
+    assert "2 rows" in note and "left out" in note
+    assert len(read_token_file(path, labeled=False)) == 4
+    assert describe_file(write(tmp_path / "b.jsonl", *rows[:2])) == []
+
+
+def test_parse_token_object_prefers_the_text_to_token_objects() -> None:
+    values: dict[str, object] = {"text": TEXT, "tokens": [{"text": "Ada", "start": 0, "end": 3, "id": 0}]}
+    assert parse_token_object(values, "0", "a:1", labeled=False).text == TEXT
+    del values["text"]
+    with pytest.raises(InputError, match="tokens and tags are not lists of texts"):
+        parse_token_object(values, "0", "a:1", labeled=False)
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        {"entities": [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}], "relations": []},  # doccano
+        {"label": [{"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]}], "annotator": 1},  # Label Studio
+    ],
+)
+def test_read_token_file_reads_exported_spans(tmp_path: Path, spans: dict[str, object]) -> None:
+    (example,) = read_token_file(write(tmp_path / "a.jsonl", {"text": TEXT, **spans}))
+    assert example.tags == ("B-PER", "O", "O", "O")
+
+
+def test_read_token_file_tags_that_are_numbers_are_explained(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", {"tokens": ["EU", "met"], "ner_tags": [3, 0]})
+    with pytest.raises(InputError, match=r"a\.jsonl:1: the tags are numbers") as error:
+        read_token_file(path)
+    assert "int2str" in str(error.value.hint)
