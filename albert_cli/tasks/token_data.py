@@ -22,6 +22,7 @@ from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import JsonObject, parse_json_object
+from albert_cli.text.words import word_pattern
 
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
 _FILE_NAMES = {
@@ -33,7 +34,6 @@ _FILE_NAMES = {
 _TOKEN_KEYS = ("tokens", "words")
 _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
-_WORD = re.compile(r"\w+|[^\w\s]")  # letters and digits, or a single other character that is not blank
 _SHAPE = 'write {"tokens": […], "tags": […]}, or {"text": "…", "entities": [{"start": 0, "end": 5, "label": "PER"}]}'
 
 
@@ -48,13 +48,13 @@ class TokenExample:
 
 
 def split_words(text: str, boundaries: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
-    """Return the first and the end index of each word and punctuation mark.
+    """Return the first and the end index of each word, and of each other character that is not blank.
 
     A word is also split at `boundaries`, so that no entity begins or ends within a word.
     """
     words: list[tuple[int, int]] = []
     sorted_boundaries = sorted(set(boundaries))
-    for match in _WORD.finditer(text):
+    for match in re.finditer(rf"{word_pattern()}|[^\w\s]", text):
         inner = [boundary for boundary in sorted_boundaries if match.start() < boundary < match.end()]
         words += pairwise([match.start(), *inner, match.end()])
     return tuple(words)

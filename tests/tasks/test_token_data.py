@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.token_data import describe_file, parse_token_object, read_token_file
+from albert_cli.tasks.token_data import describe_file, parse_token_object, read_token_file, split_words
 
 TEXT = "Ada met Bo."
 
@@ -57,3 +57,8 @@ def test_read_token_file_tags_that_are_numbers_are_explained(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"a\.jsonl:1: the tags are numbers") as error:
         read_token_file(path)
     assert "int2str" in str(error.value.hint)
+
+
+def test_split_words_keeps_marks_in_their_words() -> None:
+    text = "Cafe\u0301 \u0926\u093f\u0932\u094d\u0932\u0940, ok"
+    assert [text[start:end] for start, end in split_words(text)] == [*text.replace(",", " ,").split()]
