@@ -34,6 +34,7 @@ _FILE_NAMES = {
 _TOKEN_KEYS = ("tokens", "words")
 _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
+_LISTED_FILES = 8  # names of existing files in an error
 _SHAPE = 'write {"tokens": […], "tags": […]}, or {"text": "…", "entities": [{"start": 0, "end": 5, "label": "PER"}]}'
 
 
@@ -132,8 +133,21 @@ def find_token_files(data: str) -> dict[str, str]:
         if split_file := find_split_file(path, names, suffixes, "keep one of them in the folder"):
             files[split] = str(split_file)
     if not files:
-        raise InputError(f"{path}: holds no train file ({', '.join(suffixes)})", "add train.conll or train.jsonl")
+        file_names = sorted(file.name for file in path.iterdir() if file.is_file())
+        listed = f", only {', '.join(file_names[:_LISTED_FILES])}" if file_names else ""
+        message = f"{path}: holds no train file ({', '.join(suffixes)}){listed}"
+        raise InputError(message, _suggest_renaming(file_names) or "add train.conll or train.jsonl")
     return files
+
+
+def _suggest_renaming(names: Sequence[str]) -> str:
+    """Return how to rename files that are named after a split, such as `train` and `eng.testa`; "" without any."""
+    renamings = []
+    for name in names:
+        stem = name.lower().removesuffix(".conllu").removesuffix(".iob2")
+        last_part = re.split(r"[._-]", stem)[-1]
+        renamings += [f"{name} to {split}.conll" for split, words in _FILE_NAMES.items() if last_part in words]
+    return f"rename {', '.join(renamings)}" if renamings else ""
 
 
 def read_token_file(

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.token_data import describe_file, parse_token_object, read_token_file, split_words
+from albert_cli.tasks.token_data import (
+    describe_file,
+    find_token_files,
+    parse_token_object,
+    read_token_file,
+    split_words,
+)
 
 TEXT = "Ada met Bo."
 
@@ -62,3 +68,18 @@ def test_read_token_file_tags_that_are_numbers_are_explained(tmp_path: Path) -> 
 def test_split_words_keeps_marks_in_their_words() -> None:
     text = "Cafe\u0301 \u0926\u093f\u0932\u094d\u0932\u0940, ok"
     assert [text[start:end] for start, end in split_words(text)] == [*text.replace(",", " ,").split()]
+
+
+def test_find_token_files_other_names_are_listed_with_a_remedy(tmp_path: Path) -> None:
+    for name in ("train", "eng.testa", "de-ud-test.conllu", "README.md", "train.csv"):
+        (tmp_path / name).write_text("Bo B-PER\n")
+    with pytest.raises(InputError, match=r"only README\.md, de-ud-test\.conllu, eng\.testa, train, ") as error:
+        find_token_files(str(tmp_path))
+    renamings = "de-ud-test.conllu to test.conll, eng.testa to dev.conll, train to train.conll"
+    assert error.value.hint == f"rename {renamings}"
+
+
+def test_find_token_files_without_a_split_suggest_a_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no train file") as error:
+        find_token_files(str(tmp_path))
+    assert "add train.conll" in str(error.value.hint)
