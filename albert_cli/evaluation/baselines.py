@@ -17,6 +17,7 @@ from albert_cli.results import CROSS_VALIDATED
 from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.metrics import scores
+from albert_cli.text.words import word_pattern
 
 WORDS: Final = "words"
 CHARACTERS: Final = "characters"
@@ -24,8 +25,6 @@ OVERLAP: Final = "overlap"
 _INVERSE_PENALTIES: Final = (1.0, 10.0)  # scikit-learn's C, the inverse strength of regularization
 _FOLDS: Final = 3
 _MAX_CROSS_VALIDATED: Final = 20_000  # training examples; more do not change the choice
-_WORD: Final = r"\w+"
-_WORD_OR_PUNCTUATION: Final = r"\w+|[^\w\s]"
 _MAX_FEATURES: Final = 2**18  # the most frequent n-grams; 100,000 sentences have about this many words and bigrams
 _OVERLAP_NGRAM_SIZES: Final = (1, 2)  # in words
 
@@ -59,8 +58,9 @@ def train_baselines(task: AnyTask, train: Sequence[Any], dev: Sequence[Any]) -> 
         return {}
     labels = np.array([example.label for example in train])
     gold = np.array([example.label for example in dev])
+    word_or_punctuation = rf"{word_pattern()}|[^\w\s]"
     features = {
-        WORDS: _tfidf_features(train_texts, dev_texts, ngram_range=(1, 3), token_pattern=_WORD_OR_PUNCTUATION),
+        WORDS: _tfidf_features(train_texts, dev_texts, ngram_range=(1, 3), token_pattern=word_or_punctuation),
         CHARACTERS: _tfidf_features(train_texts, dev_texts, ngram_range=(1, 5), analyzer="char"),
     }
     if task.inputs == 2:
@@ -156,7 +156,7 @@ def _overlap_features(train: Texts, dev: Texts) -> tuple[Array, Array]:
 
     # Unlike a vocabulary, hashing also counts words that are not in `train`.
     vectorizers = [
-        HashingVectorizer(ngram_range=(size, size), alternate_sign=False, norm=None, token_pattern=_WORD)
+        HashingVectorizer(ngram_range=(size, size), alternate_sign=False, norm=None, token_pattern=word_pattern())
         for size in _OVERLAP_NGRAM_SIZES
     ]
     words = vectorizers[0]  # n-grams of one word

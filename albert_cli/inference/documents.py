@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from albert_cli import console
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice
+from albert_cli.tasks.conll import CONLL_SUFFIXES, has_tagged_words
 from albert_cli.tasks.race import read_race_passages
 from albert_cli.tasks.squad.data import read_squad_file
 from albert_cli.tasks.squad.task import SpanAnswering
 from albert_cli.tasks.token_classification import TokenClassification
-from albert_cli.tasks.token_data import read_conll_words
-
-# Training also reads CoNLL columns from .txt and .tsv files; `predict` reads a .txt file as one text per line.
-_CONLL_SUFFIXES = (".conll", ".bio", ".iob")
+from albert_cli.tasks.token_data import describe_file, read_conll_words
 
 
 def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
@@ -29,6 +28,18 @@ def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
         return read_squad_file(path)
     if isinstance(task, Choice) and (path.is_dir() or suffix == ".txt"):
         return read_race_passages(path)
-    if isinstance(task, TokenClassification) and suffix in _CONLL_SUFFIXES:
+    if isinstance(task, TokenClassification) and _is_conll(path):
+        for note in describe_file(path):
+            console.info(note)
         return read_conll_words(path)
     return None
+
+
+def _is_conll(path: Path) -> bool:
+    """Return True if a file has CoNLL columns.
+
+    Training also reads them from .txt and .tsv files. `predict` does so only if the words have tags: a .txt file
+    without tags has a text per line, and a .tsv file without tags is a table.
+    """
+    suffix = path.suffix.lower()
+    return suffix in (".conll", ".bio", ".iob") or (suffix in CONLL_SUFFIXES and has_tagged_words(path))

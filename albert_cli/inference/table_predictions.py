@@ -14,8 +14,9 @@ from albert_cli import console
 from albert_cli.inference.inputs import InputReader, InputRow
 from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column
 from albert_cli.tasks.base import AnyTask, Example
+from albert_cli.tasks.conll import CONLL_SUFFIXES
 from albert_cli.tasks.table_sources import TableSource, find_layout
-from albert_cli.tasks.token_data import CONLL_SUFFIXES, TokenFiles, read_conll_words
+from albert_cli.tasks.token_data import TokenFiles, read_conll_words
 
 # Returns a task's outputs for examples, in the form of `Task.predict`.
 PredictExamples = Callable[[Sequence[Example]], object]

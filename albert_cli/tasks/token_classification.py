@@ -36,6 +36,7 @@ from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_data import (
     TokenExample,
     TokenFiles,
+    describe_file,
     find_token_files,
     parse_token_object,
     read_token_file,
@@ -281,6 +282,9 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         labels = tag_labels([tag[2:] for example in examples for tag in example.tags or () if tag != OUTSIDE])
     if len(labels) < 2:
         raise InputError(f"{first_file}: no entities, so there is nothing to learn")
+    for file in files.values():
+        for note in describe_file(Path(file)):
+            console.info(note)
     types = ", ".join(label[2:] for label in labels if label.startswith("B-"))
     console.info(f"{first_file}: words → entities ({types})")
     has_default_title = settings.title == TableSettings.title

@@ -15,14 +15,15 @@ from typing import TypeGuard
 
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.tasks.base import TaskInfo
+from albert_cli.tasks.conll import CONLL_SUFFIXES, read_conll
 from albert_cli.tasks.data_files import find_split_file, read_lines
-from albert_cli.tasks.entities import Entity, check_tag, entities_to_tags, is_tag, normalize_tags
+from albert_cli.tasks.entities import Entity, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
-from albert_cli.text.records import parse_json_object
+from albert_cli.text.records import JsonObject, parse_json_object
+from albert_cli.text.words import word_pattern
 
-CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
 _JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
 _FILE_NAMES = {
     "train": ("train",),
@@ -33,7 +34,7 @@ _FILE_NAMES = {
 _TOKEN_KEYS = ("tokens", "words")
 _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
-_WORD = re.compile(r"\w+|[^\w\s]")  # letters and digits, or a single other character that is not blank
+_LISTED_FILES = 8  # names of existing files in an error
 _SHAPE = 'write {"tokens": […], "tags": […]}, or {"text": "…", "entities": [{"start": 0, "end": 5, "label": "PER"}]}'
 
 
@@ -48,13 +49,13 @@ class TokenExample:
 
 
 def split_words(text: str, boundaries: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
-    """Return the first and the end index of each word and punctuation mark.
+    """Return the first and the end index of each word, and of each other character that is not blank.
 
     A word is also split at `boundaries`, so that no entity begins or ends within a word.
     """
     words: list[tuple[int, int]] = []
     sorted_boundaries = sorted(set(boundaries))
-    for match in _WORD.finditer(text):
+    for match in re.finditer(rf"{word_pattern()}|[^\w\s]", text):
         inner = [boundary for boundary in sorted_boundaries if match.start() < boundary < match.end()]
         words += pairwise([match.start(), *inner, match.end()])
     return tuple(words)
@@ -132,8 +133,21 @@ def find_token_files(data: str) -> dict[str, str]:
         if split_file := find_split_file(path, names, suffixes, "keep one of them in the folder"):
             files[split] = str(split_file)
     if not files:
-        raise InputError(f"{path}: holds no train file ({', '.join(suffixes)})", "add train.conll or train.jsonl")
+        file_names = sorted(file.name for file in path.iterdir() if file.is_file())
+        listed = f", only {', '.join(file_names[:_LISTED_FILES])}" if file_names else ""
+        message = f"{path}: holds no train file ({', '.join(suffixes)}){listed}"
+        raise InputError(message, _suggest_renaming(file_names) or "add train.conll or train.jsonl")
     return files
+
+
+def _suggest_renaming(names: Sequence[str]) -> str:
+    """Return how to rename files that are named after a split, such as `train` and `eng.testa`; "" without any."""
+    renamings = []
+    for name in names:
+        stem = name.lower().removesuffix(".conllu").removesuffix(".iob2")
+        last_part = re.split(r"[._-]", stem)[-1]
+        renamings += [f"{name} to {split}.conll" for split, words in _FILE_NAMES.items() if last_part in words]
+    return f"rename {', '.join(renamings)}" if renamings else ""
 
 
 def read_token_file(
@@ -162,84 +176,67 @@ def read_token_file(
     return examples
 
 
+def describe_file(path: Path) -> list[str]:
+    """Return notes on the parts of a file that `read_token_file` leaves out, such as columns and rejected texts."""
+    if path.suffix.lower() not in _JSON_SUFFIXES:
+        return read_conll(path).notes
+    rejected = sum(_is_rejected(values) for values, _ in _iter_json_objects(path))
+    return [f"{path}: {rejected:,} rows whose `answer` is not `accept` are left out"] if rejected else []
+
+
 def read_conll_words(path: Path) -> list[TokenExample]:
-    """Read the words in the first column of a CoNLL file; the other columns, such as tags, are not read."""
+    """Read the words of a CoNLL file; the other columns, such as tags, are not read."""
     return [example for example, _ in _iter_conll_examples(path, labeled=False)]
 
 
 def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
-    """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`.
-
-    A line is `TOKEN … TAG`, and blank lines separate texts. `-DOCSTART-` lines, and comments (`# …`) before the first
-    token of a text, are skipped. A line `# … TAG` with as many columns as the file's other tokens, or with two, is no
-    comment: its token is `#`.
-    """
-    tokens: list[str] = []
-    tags: list[str] = []
-    count = 0
-    file_lines = read_lines(path)
-    widths = {2, _count_columns(file_lines)}
-    for number, line in enumerate([*file_lines, ""], start=1):  # the blank line ends the last text
-        fields = _split_columns(line)
-        is_tagged_sign = len(fields) in widths and is_tag(fields[-1])
-        is_comment = line.startswith("# ") and not tokens and not is_tagged_sign
-        is_token = bool(line.strip()) and fields[0] != "-DOCSTART-" and not is_comment
-        if is_token:
-            token = fields[0].strip()
-            tag = fields[-1].strip()
-            if not token:
-                raise InputError(f"{path}:{number}: an empty token", "remove it with its tag")
-            if labeled and len(fields) < 2:
-                hint = "write a token and its tag, and a blank line after a text"
-                raise InputError(f"{path}:{number}: one column", hint)
-            if labeled:
-                check_tag(tag, f"{path}:{number}")
-            tokens.append(token)
-            tags.append(tag)
-        elif tokens:
-            lines = range(number - len(tokens), number)  # the words are in the lines before this one
-            example = example_from_tokens(tokens, tags if labeled else None, str(count), f"{path}:{lines[0]}")
-            yield example, lines
-            tokens = []
-            tags = []
-            count += 1
-
-
-def _split_columns(line: str) -> list[str]:
-    return line.split("\t") if "\t" in line else line.split()
-
-
-def _count_columns(lines: Sequence[str]) -> int:
-    """Return the number of columns in the first line of a token that is certainly no comment; 2 without one."""
-    for line in lines:
-        if line.strip() and not line.startswith(("#", "-DOCSTART-")):
-            return len(_split_columns(line))
-    return 2
+    """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`."""
+    for index, rows in enumerate(read_conll(path).texts):
+        lines = [row.number for row in rows]
+        tokens = [row.token for row in rows]
+        tags = [row.parse_tag(path) for row in rows] if labeled else None
+        yield example_from_tokens(tokens, tags, str(index), f"{path}:{lines[0]}"), lines
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
     """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text.
 
-    A text without words has one line number, too.
+    A text without words has one line number, too. If `labeled`, rejected texts are left out.
     """
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.strip():
-            where = f"{path}:{number}"
-            values = parse_json_object(line, where, _SHAPE)
-            example = parse_token_object(values, str(number - 1), where, labeled=labeled)
+    for values, number in _iter_json_objects(path):
+        if not labeled or not _is_rejected(values):
+            example = parse_token_object(values, str(number - 1), f"{path}:{number}", labeled=labeled)
             yield example, [number] * max(1, len(example.words))
 
 
-def parse_token_object(values: dict[str, object], default_id: str, where: str, *, labeled: bool) -> TokenExample:
-    """Parse an object with tokens and tags, or with a text and spans; tags and spans are read only if `labeled`."""
+def _iter_json_objects(path: Path) -> Iterator[tuple[JsonObject, int]]:
+    """Yield the objects of JSON lines, each with the number of its line."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if line.strip():
+            yield parse_json_object(line, f"{path}:{number}", _SHAPE), number
+
+
+def _is_rejected(values: JsonObject) -> bool:
+    """Return True if the annotator did not accept the entities: Prodigy's `answer` is then `reject` or `ignore`."""
+    return values.get("answer", "accept") != "accept"
+
+
+def parse_token_object(values: JsonObject, default_id: str, where: str, *, labeled: bool) -> TokenExample:
+    """Parse an object with tokens and tags, or with a text and spans; tags and spans are read only if `labeled`.
+
+    Next to a text, tokens that are no texts are ignored: Prodigy's are objects with the positions of the text's words.
+    """
     name = row_id(values, default_id)
     tokens = first_of(values, _TOKEN_KEYS)
-    if tokens is not None:
+    text = values.get("text")
+    if tokens is not None and (_is_text_list(tokens) or not isinstance(text, str)):
         tags = first_of(values, _TAG_KEYS) if labeled else []
+        if isinstance(tags, list) and tags and all(isinstance(tag, int) for tag in tags):
+            hint = 'write the names of the tags (in `datasets`: features["ner_tags"].feature.int2str(tags))'
+            raise InputError(f"{where}: the tags are numbers", hint)
         if not _is_text_list(tokens) or not _is_text_list(tags):
             raise InputError(f"{where}: tokens and tags are not lists of texts", _SHAPE)
         return example_from_tokens(tokens, tags if labeled else None, name, where)
-    text = values.get("text")
     if not isinstance(text, str):
         raise InputError(f"{where}: neither tokens nor text", _SHAPE)
     if not labeled:
@@ -253,6 +250,7 @@ def parse_token_object(values: dict[str, object], default_id: str, where: str, *
 def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
     """Parse spans as objects with `start`, `end` and `label` (`type`), or as lists [start, end, label].
 
+    An object may also have doccano's `start_offset` and `end_offset`, or Label Studio's `labels` with one label.
     Raises `InputError` for anything else, for an empty label, and for a span beyond the text's `length` characters.
     """
     if not isinstance(spans, list):
@@ -263,6 +261,10 @@ def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
             case {"start": int(start), "end": int(end), "label": str(kind)} | [int(start), int(end), str(kind)]:
                 entity = Entity(start, end, kind)
             case {"start": int(start), "end": int(end), "type": str(kind)} if "label" not in span:
+                entity = Entity(start, end, kind)
+            case {"start_offset": int(start), "end_offset": int(end), "label": str(kind)}:
+                entity = Entity(start, end, kind)
+            case {"start": int(start), "end": int(end), "labels": [str(kind)]} if "label" not in span:
                 entity = Entity(start, end, kind)
             case _:
                 raise InputError(f"{where}: the entity {span!r} has no start, end and label", _SHAPE)

@@ -48,10 +48,16 @@ def parse_json(text: str, location: Location, hint: str) -> Any:
 
 
 def parse_json_object(text: str, location: Location, hint: str) -> JsonObject:
-    """Return the object of a JSON text; raise `InputError` if the text is not valid JSON or no object."""
+    """Return the object of a JSON text; raise `InputError` if the text is not valid JSON or no object.
+
+    For an array of objects, or the first line of an array over several lines, the hint is the conversion.
+    """
+    array_hint = f"convert the array: {CONVERT_ARRAY}"
+    if text.strip() == "[":
+        raise InputError(f"{describe_location(location)}: begins a JSON array", array_hint)
     value = parse_json(text, location, hint)
-    if isinstance(value, list):
-        hint = f"convert the array: {CONVERT_ARRAY}"
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        hint = array_hint
     if not isinstance(value, dict):
         raise InputError(f"{describe_location(location)}: not a JSON object", hint)
     return value

@@ -3,15 +3,20 @@
 Most scripts separate words by spaces. In these, a word begins only at SentencePiece's word mark ▁, and punctuation
 belongs to the word that it touches. Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some related scripts do
 not separate words. In these, every token is a word, because nothing in the text shows longer units.
+
+`word_pattern` finds words in text that is not tokenized, for named entities and classical baselines.
 """
 
 from __future__ import annotations
 
 import string
+import sys
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -42,6 +47,22 @@ _UNSPACED_RANGES: Final = (
     (0x20000, 0x3FFFF),  # CJK ideographs
 )
 _UNSPACED_STARTS: Final = [first for first, _ in _UNSPACED_RANGES]
+
+
+@cache
+def word_pattern() -> str:
+    r"""Return a regular expression of a word: letters and digits (\w) with the marks that follow them.
+
+    Python's \w does not match marks: the categories Mn and Mc, such as accents in NFD and vowels in Hindi and Thai, and
+    the joiners U+200C and U+200D. The pattern is built when it is used, because that takes 0.1 s.
+    """
+
+    def is_mark(code: int) -> bool:
+        return unicodedata.category(chr(code)) in ("Mn", "Mc") or code in (0x200C, 0x200D)
+
+    runs = [list(codes) for is_run, codes in groupby(range(sys.maxunicode + 1), is_mark) if is_run]
+    marks = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
+    return rf"\w[\w{marks}]*"
 
 
 def is_unspaced(character: str) -> bool:

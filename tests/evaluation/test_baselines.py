@@ -53,6 +53,16 @@ def test_overlap_baseline_generalizes_to_unseen_words() -> None:
     assert evaluation_result(metric="pearson", baselines=values).best_baseline == (OVERLAP, values[OVERLAP]["pearson"])
 
 
+def test_overlap_baseline_compares_vowel_signs_of_hindi() -> None:
+    rng = random.Random(0)
+    examples = []
+    for i in range(300):
+        a, other = (" ".join(f"\u0915{chr(rng.randrange(0x93E, 0x94D))}" for _ in range(4)) for _ in range(2))
+        examples.append(TextExample(a, other if i % 2 else a, i % 2, str(i)))
+    scores = score_baselines(find_task("mrpc"), examples[:200], examples[200:])
+    assert scores[OVERLAP]["accuracy"] > 0.95
+
+
 def test_words_baseline_uses_word_order() -> None:
     rng = random.Random(0)
     examples = []

@@ -112,3 +112,13 @@ def test_read_document_reads_the_words_of_conll(tmp_path: Path) -> None:
         examples = read_document(task, tmp_path / name)
         assert examples is not None and [(e.text, e.tags) for e in examples] == [("Ada met", None), ("Bo", None)]
     assert read_document(task, tmp_path / "a.txt") is None
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.TSV"])
+def test_read_document_reads_the_words_of_tagged_columns(tmp_path: Path, name: str) -> None:
+    task: Any = TokenClassification(name="", title="predict", metrics=(), labels=TAGS)
+    (tmp_path / name).write_text("-DOCSTART-\t-X-\tO\n\nAda\tNNP\tB-PER\nmet\tVBD\tO\n")
+    examples = read_document(task, tmp_path / name)
+    assert examples is not None and [(e.text, e.tags) for e in examples] == [("Ada met", None)]
+    (tmp_path / name).write_text("text\ttopic\nHe has type\tO\n")
+    assert read_document(task, tmp_path / name) is None

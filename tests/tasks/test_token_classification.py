@@ -131,7 +131,7 @@ def test_read_token_file_unknown_type_is_named_with_its_line(tmp_path: Path) -> 
         ("a.conll", "Ada\tB-PER\n\tO\n", r"a\.conll:2: an empty token"),
         ("a.conll", "\n\n", r"a\.conll: holds no texts"),
         ("a.jsonl", '{"tokens": ["a"], "tags": []}\n', r"a\.jsonl:1: 1 tokens and 0 tags"),
-        ("a.jsonl", '{"tokens": ["a"], "tags": [3]}\n', r"a\.jsonl:1: tokens and tags are not lists of texts"),
+        ("a.jsonl", '{"tokens": ["a"], "tags": [null]}\n', r"a\.jsonl:1: tokens and tags are not lists of texts"),
         ("a.jsonl", '{"text": "a", "entities": [[0, 5, "X"]]}\n', r"a\.jsonl:1: the entity .* is not within"),
         ("a.jsonl", '{"text": "a", "entities": [[0, 1, ""]]}\n', r"a\.jsonl:1: the entity .* has an empty label"),
         ("a.jsonl", '{"text": "a"}\n', r"a\.jsonl:1: no list of entities"),

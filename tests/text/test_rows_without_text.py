@@ -150,6 +150,22 @@ def test_json_lines_array_is_rejected_with_the_conversion(tmp_path: Path) -> Non
     assert "jq -c '.[]'" in str(error.value.hint)
 
 
+def test_json_lines_array_over_lines_has_the_conversion(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('[\n  {"text": "One."}\n]\n')
+    with pytest.raises(InputError, match=r"a\.jsonl:1: begins a JSON array") as error:
+        read_with_counts(path, ReadSettings())
+    assert "jq -c '.[]'" in str(error.value.hint)
+
+
+def test_json_lines_array_of_values_has_no_conversion(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('["One.", {"entities": [[0, 3, "PER"]]}]\n')  # spaCy's pair of a text and its entities
+    with pytest.raises(InputError, match=r"a\.jsonl:1: not a JSON object") as error:
+        read_with_counts(path, ReadSettings())
+    assert "jq" not in str(error.value.hint)
+
+
 TEXT = "Some words of a text.\n\nMore words follow here, and then the end.\n"
 
 

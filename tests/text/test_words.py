@@ -11,7 +11,7 @@ from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.text.words import find_word_boundaries, is_unspaced
+from albert_cli.text.words import find_word_boundaries, is_unspaced, word_pattern
 from tests.helpers.languages import sentences
 
 VOCABULARY_SIZES = {"german": 100, "russian": 70, "hindi": 76, "korean": 104, "turkish": 85, "greek": 80}
@@ -90,3 +90,18 @@ def test_is_unspaced_in_scripts_without_spaces(character: str) -> None:
 @pytest.mark.parametrize("character", ["a", "é", "я", "ß", "ω", "א", "ع", "ी", "한", "አ", "ა", "հ", "1", ".", "«", "▁"])
 def test_is_unspaced_not_in_scripts_with_spaces(character: str) -> None:
     assert not is_unspaced(character)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "\u0939\u093f\u0928\u094d\u0926\u0940",  # Hindi: vowel signs (Mc) and a virama (Mn)
+        "\u0e01\u0e34\u0e19\u0e19\u0e49\u0e33",  # Thai: a vowel and a tone above the consonant
+        "Cafe\u0301s",  # an accent in NFD
+        "\u0645\u06cc\u200c\u0631\u0648\u0645",  # Persian: U+200C within a word
+        "\U00011103\U00011127\U00011103",  # Chakma, beyond U+FFFF
+        "snake_case2",
+    ],
+)
+def test_word_pattern_matches_marks_within_a_word(word: str) -> None:
+    assert re.findall(word_pattern(), f"({word}, {word}\u00a0-") == [word, word]
