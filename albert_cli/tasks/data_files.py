@@ -56,7 +56,8 @@ def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str 
             return data / name
     if hint is None and hub is not None:
         hint = f"omit --data to read {hub} from the Hugging Face Hub"
-    raise MissingDataError(f"{data}: {' and '.join(names)} not found", hint)
+    problem = f"{names[0]} not found" if len(names) == 1 else f"holds none of {', '.join(names)}"
+    raise MissingDataError(f"{data}: {problem}", hint)
 
 
 def find_split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str], remedy: str) -> Path | None:
