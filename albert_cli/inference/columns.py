@@ -6,7 +6,6 @@ function that turns a row, whose values are by column, into a record, whose valu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -71,20 +70,25 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
             if isinstance(column, list):
                 record[role] = _read_options(values, column)
             else:
-                record[role] = cell_text(values.get(column))
+                value = values.get(column)
+                is_object = role != "id" and isinstance(value, Mapping)  # no text, so the task rejects it
+                record[role] = value if is_object else cell_text(value)
         return record
 
     return to_record
 
 
 def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
-    """Return True if an object of JSON lines has the keys that the task reads without a mapping."""
+    """Return True if an object of JSON lines has the keys that the task reads without a mapping.
+
+    The result is False for multiple choice, because tables have the same keys in several layouts.
+    """
     if isinstance(task, Classification | MultiLabelClassification):
         return "text" in values or "text_a" in values
     if isinstance(task, TokenClassification):
         return "text" in values or "tokens" in values
     if isinstance(task, Choice):
-        return "choices" in values or "options" in values
+        return False
     return "question" in values
 
 
@@ -149,18 +153,7 @@ def _find_span_roles(header: TextTable) -> ColumnsByRole:
 
 
 def _read_options(values: ValuesByColumn, names: Sequence[str]) -> object:
-    """Return the options of a row, from one column per option or from one column that contains a list.
-
-    In a table of text cells the list is JSON. A cell that is not a list is returned unchanged; the task rejects it.
-    """
+    """Return the options of a row, from one column per option or from one column, whose value the task parses."""
     if len(names) > 1:
         return [cell_text(values.get(name)) for name in names]
-    value = values.get(names[0])
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return value
-    if isinstance(value, Mapping):  # ARC's form: {"text": [...], "label": [...]}
-        return value.get("text")
-    return value
+    return values.get(names[0])

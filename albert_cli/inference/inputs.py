@@ -23,7 +23,7 @@ from albert_cli.inference.columns import (
 )
 from albert_cli.inference.outputs import TABLE_SUFFIXES
 from albert_cli.tasks.base import AnyTask, Example
-from albert_cli.tasks.data_files import reject_file_of_other_format
+from albert_cli.tasks.data_files import flatten_question, reject_file_of_other_format
 from albert_cli.tasks.delimited import is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine, row_id
 from albert_cli.tasks.table_layout import TableLayout
@@ -133,10 +133,11 @@ class InputReader:
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, parsed in iter_json_objects(lines, lambda number: f"{name}:{number}"):
             values = _replace_surrogates_of_object(parsed)
-            keys = tuple(values)
+            flat = flatten_question(values)
+            keys = tuple(flat)
             if keys not in mappers:
-                mappers[keys] = self._map_keys(values, f"{name}:{number}")
-            record = mappers[keys](values)
+                mappers[keys] = self._map_keys(flat, f"{name}:{number}")
+            record = mappers[keys](flat)
             example = self.task.parse_example(InputLine("", name, number, record))
             columns: dict[str, object] = {"id": None, **values}
             if columns["id"] in (None, ""):
@@ -175,9 +176,10 @@ class InputReader:
     def _table_rows(self, name: str, rows: Iterator[tuple[int, dict[str, object]]]) -> Iterator[NumberedInputRow]:
         mapper: RecordMapper | None = None
         for number, values in rows:
+            flat = flatten_question(values)
             if mapper is None:  # the first row, whose keys are the columns of all rows
-                mapper = map_columns(self.task, list(values), name, self.layout)
-            example = self.task.parse_example(InputLine("", name, number, mapper(values)))
+                mapper = map_columns(self.task, list(flat), name, self.layout)
+            example = self.task.parse_example(InputLine("", name, number, mapper(flat)))
             yield number, InputRow(example, values)
 
 

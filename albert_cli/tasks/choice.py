@@ -26,16 +26,18 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import MultipleChoice
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array
+from albert_cli.tasks.choice_options import MAX_OPTIONS, parse_options
 from albert_cli.tasks.classification import LogitsTask, label_array, predict_logits
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, first_of, row_id
 from albert_cli.text.vocabulary import Vocabulary
 
 _MAX_ANSWER_TOKENS = 128  # of question and option together; `max_qa_length` in ALBERT's released code for RACE
-MAX_OPTIONS = len(ascii_uppercase)  # an option's name in predictions is a letter
 _ARCHITECTURE = "ForMultipleChoice"
 _MASKED_LOGIT = -1e30  # the logit of padding, for questions with fewer than K options
-_BLANK = re.compile("_+")  # where the option belongs in a question such as "She felt _ ."
+# The position of the option in a question such as "She felt _ .". Underscores inside of a word such as `snake_case` are
+# no blank, but a blank may follow or precede a word without a space.
+_BLANK = re.compile("(?<![A-Za-z0-9_])_+|_+(?![A-Za-z0-9_])")
 _INPUT_FORMAT = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 
 
@@ -57,21 +59,10 @@ class ChoiceExample:
     @property
     def answers(self) -> list[str]:
         """The question with each option, which replaces the question's blanks (`_`, `___`) or follows the question."""
-        if "_" in self.question:
-            texts_between_blanks = _BLANK.split(self.question)
+        texts_between_blanks = _BLANK.split(self.question)
+        if len(texts_between_blanks) > 1:
             return [option.join(texts_between_blanks) for option in self.options]
         return [f"{self.question} {option}".strip() for option in self.options]
-
-
-def drop_empty_options(options: Sequence[str]) -> tuple[str, ...]:
-    """Return the options without blank ones at the end, with which tables fill up questions with fewer options.
-
-    The first two options remain, even if they are blank.
-    """
-    count = len(options)
-    while count > 2 and not options[count - 1].strip():
-        count -= 1
-    return tuple(options[:count])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +78,8 @@ class Choice(LogitsTask[ChoiceExample]):
         2 to `MAX_OPTIONS` options.
         """
         values = line.values()
-        options = first_of(values, ("choices", "options"))
-        if isinstance(options, list):
-            options = ["" if option is None else option for option in options]
-        if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
+        options, _ = parse_options(first_of(values, ("choices", "options")))
+        if len(options) < 2:
             raise InputError(f'{line.where}: "choices" is not a list of two texts or more', _INPUT_FORMAT)
         if len(options) > MAX_OPTIONS:
             hint = f"give at most {MAX_OPTIONS}, one for each letter"
@@ -101,7 +90,7 @@ class Choice(LogitsTask[ChoiceExample]):
         question = values.get("question", "")
         if not isinstance(passage, str) or not isinstance(question, str) or passage == question == "":
             raise InputError(f'{line.where}: "text" and "question" must be texts, and not both empty', _INPUT_FORMAT)
-        return ChoiceExample(row_id(values, line.number), passage, question, drop_empty_options(options), None)
+        return ChoiceExample(row_id(values, line.number), passage, question, options, None)
 
     def group_for_encoding(self, examples: Sequence[ChoiceExample]) -> Iterable[Sequence[ChoiceExample]]:
         """Split examples into groups of consecutive ones with the same number of options."""

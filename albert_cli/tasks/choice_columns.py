@@ -6,7 +6,6 @@ option's text. The way in which the labels of a table denote options is called t
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from string import ascii_uppercase
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.choice import MAX_OPTIONS, drop_empty_options
+from albert_cli.tasks.choice_options import MAX_OPTIONS, drop_empty_options, parse_options
 from albert_cli.tasks.columns import (
     find_column,
     find_label_column,
@@ -24,7 +23,6 @@ from albert_cli.tasks.columns import (
     lowercase_columns,
     missing_column,
 )
-from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.label_cells import is_missing
 from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -32,12 +30,15 @@ from albert_cli.tasks.text_table import TextTable
 # The usual column names, in lower case, by the setting that replaces them (`table.text` and so on).
 CHOICE_COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "text": ("passage", "article", "context", "ctx", "text", "sent1", "premise"),
-    "question": ("question", "sent2", "query", "prompt"),
+    "question": ("question", "question_stem", "sent2", "query", "prompt"),
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
-# Lowercase names such as `choice1` and `option_b`; each such column holds one option of every question.
-_OPTION_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol)[_ ]?(?:[0-9]|[a-h])")
+# Lowercase names such as `choice1` and `option_b`; each such column holds one option of every question. An s without a
+# separator is a plural's: a column `answers` may hold labels.
+_OPTION_COLUMN = re.compile(r"(?![a-z]+s$)(choice|option|ending|answer|sol)[_ ]?([0-9]+|[a-z])")
+_NUMBER_DIGITS = 9  # the width to which numbers are filled up with zeros, so that `choice10` follows `choice9`
+_COUNTS_FROM_0 = re.compile(r".*(?<![0-9])0+")  # names such as `ending0`, but not `choice10`
 _INSPECTED_ROWS = 10  # the first rows, which decide whether a column holds lists
 
 
@@ -89,7 +90,7 @@ def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int
     """Return the indices of the columns with options; () if there are none.
 
     They are the columns that the settings name, or one column with a usual name for lists of options, or several
-    columns with names such as `choice1` or `option_b`, sorted by name.
+    columns with names such as `choice1` or `option_b`, sorted by number or letter.
     """
     if settings.choices:
         return find_named_columns(table, "choices", settings.choices)
@@ -98,9 +99,16 @@ def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int
     if list_column is not None:
         return (list_column,)
     names = enumerate(lowercase_columns(table, excluded))
-    options = [(name, index) for index, name in names if _OPTION_COLUMN.fullmatch(name)]
-    # Sorted by name, because a label A denotes `option_a` even if the column `option_b` is before it.
-    return tuple(index for _, index in sorted(options)) if len(options) > 1 else ()
+    matches = [(match, index) for index, name in names if (match := _OPTION_COLUMN.fullmatch(name))]
+    # Sorted, because a label A denotes `option_a` even if the column `option_b` is before it.
+    options = sorted((match[1], match[2].zfill(_NUMBER_DIGITS), index) for match, index in matches)
+    return tuple(index for *_, index in options) if len(options) > 1 else ()
+
+
+def counts_options_from_0(table: TextTable, columns: ChoiceColumns) -> bool:
+    """Return True if each option has its column and the first column's number is 0, as in `ending0`, `ending1`, …."""
+    first, *further = columns.options
+    return bool(further) and _COUNTS_FROM_0.fullmatch(table.columns[first].strip()) is not None
 
 
 class ChoiceRow(NamedTuple):
@@ -121,7 +129,8 @@ def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow
     """Read options and label of every row; the label is empty without a column of labels.
 
     A row has fewer options than others if its last ones are blank (`drop_empty_options`).
-    Raises `InputError` if a column of lists holds anything but a list of 2 to `MAX_OPTIONS` texts.
+    Raises `InputError` for more than `MAX_OPTIONS` options, and if a column of lists holds anything but a list of two
+    options or more (`parse_options`).
     """
     rows = []
     for index, cells in enumerate(table.cells):
@@ -131,36 +140,15 @@ def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow
             options = drop_empty_options([cells[column] for column in columns.options])
         else:
             (list_column,) = columns.options
-            options, names = _parse_option_list(cells[list_column])
+            options, names = parse_options(cells[list_column])
             if len(options) < 2:
                 message = f"{where}: {table.columns[list_column]!r} is not a list of two texts or more"
                 raise InputError(message, 'write ["…", "…"]')
-            if len(options) > MAX_OPTIONS:
-                raise InputError(f"{where}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
+        if len(options) > MAX_OPTIONS:
+            raise InputError(f"{where}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
         label = "" if columns.label is None else cells[columns.label].strip()
         rows.append(ChoiceRow(label, options, names, where))
     return rows
-
-
-def _parse_option_list(cell: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts and the names of options; both are () if the cell holds neither of the two formats.
-
-    The formats are a JSON list of texts, without names, and an object with the lists `text` and `label` (the names), as
-    in the data set ARC.
-    """
-    try:
-        value = json.loads(cell)
-    except (json.JSONDecodeError, RecursionError):
-        return (), ()
-    if isinstance(value, dict):
-        options = drop_empty_options(_to_texts(value.get("text")))
-        return options, _to_texts(value.get("label"))[: len(options)]
-    return drop_empty_options(_to_texts(value)), ()
-
-
-def _to_texts(value: object) -> tuple[str, ...]:
-    """Return the items of a list as texts, as in the cells of a table; () for anything but a list."""
-    return tuple(map(cell_text, value)) if isinstance(value, list) else ()
 
 
 # ---------------------------------------------------------------- labels

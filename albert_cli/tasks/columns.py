@@ -183,6 +183,15 @@ def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
         console.warn(f"{table.origin}: the {columns} {', '.join(unused)} with text will not be used; {hint}")
 
 
+def reject_objects(table: TextTable, texts: Sequence[int]) -> None:
+    """Raise `InputError` if one of the columns `texts` contains JSON objects."""
+    for column in texts:
+        name = table.columns[column]
+        if name in table.object_columns:
+            hint = "write the text as a string under a key of the line, or use -s table.text=COLUMN"
+            raise InputError(f"{table.origin}: the column {name!r} contains JSON objects, not texts", hint)
+
+
 def check_texts(table: TextTable, texts: Sequence[int]) -> None:
     """Print a warning if some rows have no text in the columns `texts`; raises `InputError` if all rows have none."""
     empty = [index for index, row in enumerate(table.cells) if not any(row[column].strip() for column in texts)]

@@ -56,7 +56,8 @@ def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str 
             return data / name
     if hint is None and hub is not None:
         hint = f"omit --data to read {hub} from the Hugging Face Hub"
-    raise MissingDataError(f"{data}: {' and '.join(names)} not found", hint)
+    problem = f"{names[0]} not found" if len(names) == 1 else f"holds none of {', '.join(names)}"
+    raise MissingDataError(f"{data}: {problem}", hint)
 
 
 def find_split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str], remedy: str) -> Path | None:
@@ -156,14 +157,16 @@ def read_objects(path: Path) -> TextTable:
 def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:
     """Build a table from numbered objects, with their keys as columns.
 
-    Raises `InputError` for an object that lacks a key of the first object. Other keys may be missing; their cells are
-    then empty.
+    Nested questions are flattened (`flatten_question`). Raises `InputError` for an object that lacks a key of the first
+    object. Other keys may be missing; their cells are then empty.
     """
     columns: list[str] = []
+    object_columns: set[str] = set()
     required: tuple[str, ...] = ()
     cells: list[list[str]] = []
     lines: list[int] = []
-    for number, values in objects:
+    for number, nested_values in objects:
+        values = flatten_question(nested_values)
         if not cells:
             required = tuple(values)
         for name in required:
@@ -171,11 +174,23 @@ def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, ob
                 message = f"{origin}:{number}: no key {name!r}, which the first line has"
                 raise InputError(message, "write null for a missing value")
         columns += [name for name in values if name not in columns]
+        object_columns |= {name for name, value in values.items() if isinstance(value, Mapping)}
         cells.append([cell_text(values.get(name)) for name in columns])
         lines.append(number)
     for row in cells:
         row += [""] * (len(columns) - len(row))  # for the keys that only later objects have
-    return TextTable(origin, tuple(columns), cells, lines)
+    return TextTable(origin, tuple(columns), cells, lines, frozenset(object_columns))
+
+
+def flatten_question(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return an object with its nested question in the keys `question` and `choices`; other objects are unchanged.
+
+    ARC, CommonsenseQA and OpenBookQA are published as `{"question": {"stem": …, "choices": […]}, "answerKey": …}`.
+    """
+    question = values.get("question")
+    if isinstance(question, Mapping) and "stem" in question and "choices" in question:
+        return {**values, "question": question["stem"], "choices": question["choices"]}
+    return values
 
 
 def cell_text(value: object) -> str:

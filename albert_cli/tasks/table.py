@@ -18,6 +18,7 @@ from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import (
     LABEL_DESCRIPTIONS,
     ChoiceRow,
+    counts_options_from_0,
     decide_label_reading,
     find_choice_columns,
     is_choice_table,
@@ -29,6 +30,7 @@ from albert_cli.tasks.columns import (
     find_id_column,
     find_label_column,
     find_text_columns,
+    reject_objects,
     warn_unused_texts,
 )
 from albert_cli.tasks.label_cells import infer_classes, match_model_labels, read_label_cells
@@ -109,12 +111,11 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
             continue
         labeled_rows += [row for row in rows if not (settings.missing == "skip" and row.has_missing_label)]
         # Columns such as ending0, ending1, … suggest that the labels count from 0, too.
-        options = split_columns.options
-        if len(options) > 1 and table.columns[options[0]].strip().endswith("0"):
-            counts_from_0 = True
+        counts_from_0 |= counts_options_from_0(table, split_columns)
     label_reading = decide_label_reading(labeled_rows, settings, counts_from_0=counts_from_0)
     columns = find_choice_columns(first_table, settings)
     texts = [index for index in (columns.passage, columns.question) if index is not None]
+    reject_objects(first_table, texts)
     fewest = min(option_counts)
     most = max(option_counts)
     count = str(most) if fewest == most else f"{fewest} to {most}"
@@ -226,8 +227,10 @@ def _multi_label_task(
 def _report_text_columns(table: TextTable, settings: TableSettings, texts: Sequence[int], target: str) -> None:
     """Print the columns that are read as texts, and `target`, what is predicted from them.
 
-    Print warnings for unused columns and rows without text. Raises `InputError` if no row has a text.
+    Print warnings for unused columns and rows without text. Raises `InputError` if no row has a text, or if a column
+    contains JSON objects.
     """
+    reject_objects(table, texts)
     console.info(f"{table.origin}: {_column_names(table, texts)} → {target}")
     warn_unused_texts(table, [*texts, find_label_column(table, settings), find_id_column(table, settings)])
     check_texts(table, texts)

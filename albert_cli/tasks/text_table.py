@@ -18,12 +18,14 @@ class TextTable:
     * `columns` are the names of the columns, () without a header.
     * `cells` are the rows.
     * `lines` are the line numbers of the rows in a file, or their row numbers in a data set, from 1.
+    * `object_columns` are the names of the columns whose cells are the JSON of objects.
     """
 
     origin: str
     columns: tuple[str, ...]
     cells: list[list[str]]
     lines: list[int]
+    object_columns: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.cells:

@@ -300,6 +300,39 @@ def test_predict_table_of_choices_has_all_probabilities(encoder: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
+    "question",
+    [
+        {"question": "bade?", "choices": {"label": ["A", "B"], "text": ["wi", "kra"]}},
+        {"question_stem": "bade?", "choices": {"label": ["A", "B"], "text": ["wi", "kra"]}},
+        {"question": {"stem": "bade?", "choices": [{"label": "A", "text": "wi"}, {"label": "B", "text": "kra"}]}},
+        {"premise": "bade?", "choices": ["wi", "kra"]},
+        {"question": "bade?", "options": [1, 2]},
+    ],
+)
+def test_predict_choice_layouts_equal_those_of_training(
+    encoder: Path, tmp_path: Path, question: dict[str, object]
+) -> None:
+    for split in ("train", "dev"):
+        rows = [{"id": str(number)} | question | {"answerKey": "AB"[number % 2]} for number in range(8)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    finetune(prepare("table", str(encoder), str(tmp_path), QUICK, "cpu"), tmp_path / "model", 0)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "dev.parquet")
+    scored = (tmp_path / "model" / "predictions.dev.jsonl").read_text().splitlines()
+    for name in ("dev.jsonl", "dev.parquet"):
+        predict_file(str(tmp_path / "model"), str(tmp_path / name), tmp_path / "out.jsonl", "cpu")
+        predicted = (tmp_path / "out.jsonl").read_text().splitlines()
+        assert [json.loads(line)["probabilities"] for line in predicted] == [
+            pytest.approx(json.loads(line)["probabilities"], abs=2e-5) for line in scored
+        ]
+
+
+def test_predict_text_that_is_an_object_is_rejected(reviews: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"review": {"en": "bade figo"}}\n')
+    with pytest.raises(InputError, match=r'in\.jsonl:1: no string "text"'):
+        predict_file(str(reviews), str(tmp_path / "in.jsonl"), tmp_path / "out.jsonl", "cpu")
+
+
+@pytest.mark.parametrize(
     ("calls", "expected"),
     [
         ([], []),

@@ -151,9 +151,9 @@ def test_parse_choice_with_id_null_has_the_number() -> None:
         ("text", "not valid JSON"),
         ('{"question": "q"}', '"choices" is not a list'),
         ('{"question": "q", "choices": ["a"]}', '"choices" is not a list'),
-        ('{"question": "q", "choices": ["a", 1]}', '"choices" is not a list'),
+        ('{"question": "q", "choices": ["a", {"b": 1}]}', '"choices" is not a list'),
         ('{"choices": ["a", "b"]}', '"text" and "question" must be texts'),
-        ('{"question": 1, "choices": ["a", "b"]}', '"text" and "question" must be texts'),
+        ('{"question": {"a": 1}, "choices": ["a", "b"]}', '"text" and "question" must be texts'),
         (json.dumps({"question": "q", "choices": ["a"] * 27}), "27 choices"),
     ],
 )

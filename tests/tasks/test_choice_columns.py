@@ -137,3 +137,39 @@ def test_read_choices_empty_label_is_no_blank_option(tmp_path: Path) -> None:
         read_labels(tmp_path, [(["a", "", "c"], ""), (["a", "b", "c"], "c")])
     with pytest.raises(InputError, match="label '' names none"):
         read_labels(tmp_path, [({"text": ["a", "b"], "label": ["x", ""]}, ""), (arc(list("abcd")), "c")])
+
+
+def test_find_choice_columns_sorts_more_than_9_by_number(tmp_path: Path) -> None:
+    names = [f"choice{number}" for number in range(1, 13)]
+    rows = [dict.fromkeys(sorted(names), "") | {name: name for name in names} | {"question": "q", "label": "choice10"}]
+    (question,) = read_table(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    assert (question.options, question.label) == (tuple(names), 9)
+
+
+def test_find_choice_columns_letters_to_z_but_no_plurals(tmp_path: Path) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    header = ",".join(["question", "answers", *(f"option_{letter}" for letter in letters)])
+    content = f"{header}\nq,K,{','.join(letters)}\n"
+    (question,) = read_table(tmp_path / "a.csv", content, label="answers", choice_labels="letters")
+    assert (question.options, question.label) == (tuple(letters), 10)
+    (question,) = read_table(tmp_path / "b.csv", "question,answers,optionI,optionH,label\nq,x,i,h,B\n")
+    assert question.options == ("h", "i")
+
+
+def test_read_choice_rows_more_than_26_columns_rejected(tmp_path: Path) -> None:
+    names = [f"choice{number}" for number in range(27)]
+    with pytest.raises(InputError, match=r"a\.csv:2: 27 choices"):
+        read_table(tmp_path / "a.csv", f"question,label,{','.join(names)}\nq,1,{','.join(names)}\n")
+
+
+def test_decide_label_reading_column_10_does_not_count_from_0(tmp_path: Path) -> None:
+    content = "question,choice10,choice11,label\nq,a,b,1\n"
+    with pytest.raises(InputError, match="numbers from 0 or numbers from 1"):
+        read_table(tmp_path / "a.csv", content)
+
+
+def test_find_choice_columns_reads_published_nested_layout(tmp_path: Path) -> None:
+    choices = [{"label": name, "text": text} for name, text in zip("ABCD", TEXTS, strict=True)]
+    row = {"answerKey": "C", "id": "1", "question": {"stem": "Which?", "question_concept": "x", "choices": choices}}
+    (question,) = read_table(tmp_path / "a.jsonl", json.dumps(row) + "\n")
+    assert (question.question, question.options, question.label) == ("Which?", tuple(TEXTS), 2)

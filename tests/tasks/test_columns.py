@@ -178,3 +178,11 @@ def test_find_text_columns_named_pair_is_read_once(
 def test_find_text_columns_pair_alone_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="for the text "):
         open_columns(tmp_path, ["sentence", "label"], text_pair="sentence")
+
+
+@pytest.mark.parametrize("further", ['"label": "x"', '"choices": ["a", "b"], "label": "B"'])
+def test_open_table_text_column_of_objects_is_rejected(tmp_path: Path, further: str) -> None:
+    line = '{"question": {"en": "Who?", "de": "Wer?"}, ' + further + "}\n"
+    (tmp_path / "a.jsonl").write_text(line + line.replace('"x"', '"y"'))
+    with pytest.raises(InputError, match=r"a\.jsonl: the column 'question' contains JSON objects"):
+        open_table(TableSettings(), str(tmp_path / "a.jsonl"))

@@ -118,7 +118,7 @@ def test_read_race_same_id_in_two_levels_is_rejected(tmp_path: Path) -> None:
 def test_read_race_bad_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such directory"):
         RACE.read("dev", str(tmp_path / "none"))
-    with pytest.raises(InputError, match="dev/middle and RACE/dev/middle not found"):
+    with pytest.raises(InputError, match="holds none of dev/middle, RACE/dev/middle"):
         RACE.read("dev", str(tmp_path))
     write(tmp_path, "high", "1.txt", PLAIN)
     with pytest.raises(InputError) as raised:
@@ -228,3 +228,20 @@ def test_encode_race_cut_question_counts_once() -> None:
     features = CHOICE.encode(examples, letters(), 512)
     assert (len(features), features.truncated, features.labels) == (3, 2, None)
     assert features.lengths.tolist() == [512, 132, 7]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("She felt _ .", "She felt A1 ."),
+        ("She felt ____.", "She felt A1."),
+        ("_ and _ came.", "A1 and A1 came."),
+        ("She felt_.", "She feltA1."),
+        ("He sold two _s.", "He sold two A1s."),
+        ("她觉得_高兴", "她觉得A1高兴"),
+        ("Is snake_case or a__b a name?", "Is snake_case or a__b a name? A1"),
+        ("The name snake_case is _ .", "The name snake_case is A1 ."),
+    ],
+)
+def test_choice_answers_replace_blanks_but_no_words(question: str, answer: str) -> None:
+    assert ChoiceExample("q", "", question, ("A1", "B1"), None).answers[0] == answer

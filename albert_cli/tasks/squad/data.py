@@ -6,7 +6,7 @@ the Hub's data sets also have, has one question and its context in each row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -22,11 +22,16 @@ from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
-from albert_cli.text.records import parse_json
+from albert_cli.text.records import iter_parquet_rows, parse_json
+from albert_cli.text.source_parts import SourcePart
+from albert_cli.text.sources import TextSource
 
 NOT_FOUND = -1  # the start of an answer that the context does not contain, as `str.find` returns it
 _PUBLISHED_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
 _FLAT_LAYOUT = 'a row is {"id", "title", "context", "question", "answers": {"text": […], "answer_start": […]}}'
+_HUB_FOLDERS: Mapping[Version, str] = {"1.1": "plain_text", "2.0": "squad_v2"}  # of the Hub's files, by version
+_SUFFIXES = (".json", ".jsonl", ".parquet")
+_LISTED_FILES = 5  # names of files in an error
 _HUB_COLUMNS = ("id", "title", "context", "question", "answers")
 
 
@@ -61,9 +66,10 @@ class Question:
 class SquadFiles:
     """A reader of files in either layout, or of a data set of the Hub with the columns of `squad`.
 
-    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. Without a dev file, the fraction
-    `settings.holdout` of train's articles is held out as dev, or of its contexts if there is only one article. A single
-    file is train for fine-tuning, and is used as a whole for scoring.
+    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json`, `SPLIT.jsonl` or `SPLIT.parquet`, or the Parquet files of the
+    Hub's data set. The split dev may be called validation. Without a dev file, the fraction `settings.holdout` of
+    train's articles is held out as dev, or of its contexts if there is only one article. A single file is train for
+    fine-tuning, and is used as a whole for scoring.
     """
 
     hub: str
@@ -92,7 +98,8 @@ class SquadFiles:
             is_dev_held_out = self._find_file(data, "dev") is None
             path = self._find_file(data, "train" if is_dev_held_out else split)
             if path is None:  # `find_data_file` raises the error that lists the expected names
-                path = find_data_file(data, self._file_names(split), self.hub)
+                hint = self._missing_file_hint(data, split)
+                path = find_data_file(data, self._file_names(split), self.hub, hint)
         questions = _read_questions(path, self.version)
         if not is_dev_held_out:
             return questions
@@ -113,14 +120,34 @@ class SquadFiles:
             remedy="add a dev.json",
         )
 
-    def _file_names(self, split: str) -> tuple[str, ...]:
-        """Return the names that a split's file may have."""
-        return f"{split}-v{self.version}.json", f"{split}.json", f"{split}.jsonl"
+    def _file_names(self, split: str) -> list[str]:
+        """Return the names that a split's file may have; the last ones are those of the Hub."""
+        endings = (f"-v{self.version}.json", ".json", ".jsonl", ".parquet", "-00000-of-00001.parquet")
+        stems = ("dev", "validation") if split == "dev" else (split,)
+        return [stem + ending for stem in stems for ending in endings]
 
-    def _find_file(self, folder: Path, split: str) -> Path | None:
-        """Return the file of a split in a folder or in its subfolder `squad`, None if there is none."""
-        paths = [parent / name for name in self._file_names(split) for parent in (folder, folder / "squad")]
+    def _folders(self, data: Path) -> list[Path]:
+        """Return the folders that may hold the files: `data`, its subfolder `squad`, and the subfolder of the Hub."""
+        return [data, data / "squad", data / _HUB_FOLDERS[self.version]]
+
+    def _find_file(self, data: Path, split: str) -> Path | None:
+        """Return the file of a split in the folder `data` or its usual subfolders, None if there is none."""
+        paths = [folder / name for name in self._file_names(split) for folder in self._folders(data)]
         return next((path for path in paths if path.is_file()), None)
+
+    def _missing_file_hint(self, data: Path, split: str) -> str | None:
+        """Return the remedy for a folder without a split's file, by the files that it has; None without files."""
+        paths = [path for folder in self._folders(data) if folder.is_dir() for path in sorted(folder.iterdir())]
+        names = [path.name for path in paths if path.suffix.lower() in _SUFFIXES]
+        other_task, other_version = ("squad2", "2.0") if self.version == "1.1" else ("squad1", "1.1")
+        if f"{split}-v{other_version}.json" in names and not any(self.version in name for name in names):
+            return f"use the task {other_task} for the files of version {other_version}"
+        if any(name.startswith(f"{split}-00000-of-") for name in names):
+            return f"combine the parts of {split} into {split}.parquet"
+        unread = [name for name in names if name not in self._file_names("train") + self._file_names("dev")]
+        if unread:
+            return f"rename one of {', '.join(unread[:_LISTED_FILES])} to {split}.json, .jsonl or .parquet"
+        return f"add {split}.json" if names else None
 
     def _iter_hub_questions(self, split: str, source: str) -> Iterator[Question]:
         """Yield the questions of a data set of the Hub; raises `InputError` for a repeated id."""
@@ -220,9 +247,14 @@ def _read_questions(path: Path, version: Version | None) -> list[Question]:
     """Read a file's questions; raises `InputError` for a file without questions and for repeated ids.
 
     A JSON file has the published layout, or it holds a list of flat questions, at the top or under the key `data`. A
-    JSON lines file has one flat question per line.
+    JSON lines file has one flat question per line, and a Parquet file one per row.
     """
-    iter_questions = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
+    suffix = path.suffix.lower()
+    iter_questions = _iter_document
+    if suffix == ".jsonl":
+        iter_questions = _iter_json_lines
+    elif suffix == ".parquet":
+        iter_questions = _iter_parquet
     located_questions = list(iter_questions(path, version))
     if not located_questions:
         raise InputError(f"{path}: holds no questions", _PUBLISHED_LAYOUT)
@@ -236,6 +268,12 @@ def _iter_json_lines(path: Path, version: Version | None) -> Iterator[tuple[Ques
         if line.strip():
             where = f"{path}:{number}"
             yield _parse_flat_question(parse_json(line, where, _FLAT_LAYOUT), where, version)
+
+
+def _iter_parquet(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:
+    """Yield the flat questions of a Parquet file, each with its file and row."""
+    for number, row in iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))):
+        yield _parse_flat_question(row, f"{path}:{number}", version)
 
 
 def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:

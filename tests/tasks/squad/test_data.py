@@ -149,7 +149,7 @@ def test_read_squad_without_dev_holds_out_articles(tmp_path: Path, prepare: Call
 
 def test_read_squad_missing_split_is_reported(tmp_path: Path) -> None:
     file(tmp_path, qa())
-    with pytest.raises(InputError, match=r"train-v1\.1\.json and train\.json and train\.jsonl not found"):
+    with pytest.raises(InputError, match=r"holds none of train-v1\.1\.json, train\.json, train\.jsonl, "):
         SQUAD["squad1"].read("train", str(tmp_path))
     with pytest.raises(InputError, match="no such directory"):
         SQUAD["squad1"].read("dev", str(tmp_path / "nowhere"))
@@ -205,3 +205,23 @@ def test_read_squad_published_files(shared_data: Path) -> None:
         assert len(result) == questions
         assert sum(not q.answers for q in result) == unanswerable
         assert all(q.context.startswith(a.text, a.start) for q in result for a in q.answers)
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (["KorQuAD_v1.0_train.json"], "rename one of KorQuAD_v1.0_train.json to train.json"),
+        (["training.jsonl", "dev.json"], "rename one of training.jsonl to train.json"),
+        (["train-v2.0.json", "dev-v2.0.json"], "use the task squad2"),
+        (["train-v2.0.json", "dev-v1.1.json"], "rename one of train-v2.0.json to train.json"),
+        (["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"], "combine the parts of train"),
+        (["dev.json"], "add train.json"),
+        ([], "omit --data to read hf:rajpurkar/squad"),
+    ],
+)
+def test_read_squad_missing_file_hint_fits_the_folder(tmp_path: Path, names: list[str], hint: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(InputError) as raised:
+        SQUAD["squad1"].read("train", str(tmp_path))
+    assert str(raised.value.hint).startswith(hint)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
@@ -115,3 +117,25 @@ def test_read_squad_rows_without_title_stay_together(tmp_path: Path) -> None:
     train, dev = (SQUAD["squad1"].read(split, str(tmp_path)) for split in ("train", "dev"))
     assert (len(train), len(dev)) == (27, 3)
     assert not {question.context for question in train} & {question.context for question in dev}
+
+
+@pytest.mark.parametrize("names", [("train", "validation"), ("train-00000-of-00001", "validation-00000-of-00001")])
+@pytest.mark.parametrize("folder", ["", "squad_v2"])
+def test_read_squad_parquet_of_the_hub(tmp_path: Path, names: tuple[str, str], folder: str) -> None:
+    rows = [row(0, "The boat"), row(1, "rained", "It rained"), row(2)]
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for name, split_rows in zip(names, (rows, rows[:2]), strict=True):
+        pq.write_table(pa.Table.from_pylist(split_rows), tmp_path / folder / f"{name}.parquet")
+    train, dev = (SQUAD["squad2"].read(split, str(tmp_path)) for split in ("train", "dev"))
+    assert [question.answers for question in train] == [
+        (Answer("The boat", 0),),
+        (Answer("rained", 22), Answer("It rained", 19)),
+        (),
+    ]
+    assert dev == train[:2]
+
+
+def test_read_squad_parquet_bad_row_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist([row(0, "The boat"), row(0, "rained")]), tmp_path / "dev.parquet")
+    with pytest.raises(InputError, match=r"dev\.parquet:2: the id '0' is already used"):
+        SQUAD["squad2"].read("dev", str(tmp_path))
