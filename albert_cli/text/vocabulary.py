@@ -59,6 +59,8 @@ class Vocabulary(ABC):
     text before it is encoded, None if the tokenizer normalizes text itself.
     """
 
+    marks_words: bool = True  # False if the pieces do not show where words begin, so that every token is a word
+
     def __init__(
         self, pieces: list[str], text_pieces: list[str], special: SpecialIds, cleaning: Cleaning | None
     ) -> None:

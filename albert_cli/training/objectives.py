@@ -207,7 +207,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """Return the losses and accuracies on one corpus, and the accuracy of each pair task that is not trained."""
         pairs = self.settings.data
         means = self._compute_means(corpus, pairs, group)
-        metrics = {"mlm_loss": means["mlm_loss"], "mlm_accuracy": means["mlm_accuracy"]}
+        metrics = {name: means[name] for name in ("mlm_loss", "mlm_accuracy") if name in means}
         if pairs.sentence_loss == "none":
             return metrics
         metrics |= {name: value for name, value in means.items() if name.startswith("order_")}
