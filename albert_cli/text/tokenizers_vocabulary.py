@@ -83,18 +83,18 @@ class TokenizersVocabulary(Vocabulary):
         self.marks_words = marks_words(tokenizer)
         text_pieces = pieces_as_text(pieces, content, has_word_mark(tokenizer))
         for index, piece in enumerate(pieces):
-            if index in special_ids or _RESERVED_TOKEN.fullmatch(piece):
+            if not piece or index in special_ids or _RESERVED_TOKEN.fullmatch(piece):
                 text_pieces[index] = ""
         super().__init__(pieces, text_pieces, special, cleaning=None)
-        suffix = word_suffix(content)
+        self.word_suffix = word_suffix(content)
         # The next token begins a word, although it may have no word mark: the first word of a text follows [CLS] or
         # [SEP]. A byte-level tokenizer puts the word mark only where the text has a space, so not before that word.
         self._separators: list[int] = []
-        if suffix or is_byte_level(content):
+        if self.word_suffix or is_byte_level(content):
             self._separators = [special.cls, special.sep]
-        if suffix:  # added tokens and unknown text have no suffix
+        if self.word_suffix:  # added tokens and unknown text have no suffix
             self._separators += [special.unk, *added_tokens]
-            self._separators += [index for index, piece in enumerate(pieces) if piece.endswith(suffix)]
+            self._separators += [index for index, piece in enumerate(pieces) if piece.endswith(self.word_suffix)]
         # The unknown token replaces a whole word, or is one of the tokens that are words.
         replaces_words = content["model"]["type"] in ("WordPiece", "WordLevel") or not self.marks_words
         self._unknown_word = [special.unk] if replaces_words and "unk" in self._names_by_role else []

@@ -11,6 +11,7 @@ import pytest
 from tokenizers import CharBPETokenizer, Tokenizer, models, pre_tokenizers, trainers
 
 from albert_cli.data.build import build_data
+from albert_cli.data.describe import token_texts
 from albert_cli.data.masking import select_spans
 from albert_cli.data.pairs import PackedSequences, PairSettings
 from albert_cli.data.records import BuildSettings
@@ -91,6 +92,18 @@ def test_word_boundaries_of_marked_words_are_the_words(family: str, tmp_path: Pa
         ids = np.array([vocabulary.cls_id, *vocabulary.encode(text), vocabulary.sep_id])
         is_start = vocabulary.word_boundaries().find_starts(ids)
         assert is_start[1:-1].sum() == len(text.split()), text
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if "unknown" not in family])
+def test_token_texts_of_marked_words_are_separated(family: str, tmp_path: Path) -> None:
+    vocabulary = save_and_load(FAMILIES[family](), tmp_path)
+    line = LINES[0].rstrip(".")
+    texts = token_texts(vocabulary)
+    shown = "".join(texts[index] for index in vocabulary.encode(line)).split()
+    if family in UNMARKED:
+        assert len(shown) > len(line.split())
+    else:
+        assert shown == line.split()
 
 
 @pytest.mark.parametrize("family", UNMARKED)
