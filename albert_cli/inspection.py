@@ -96,10 +96,8 @@ def inspect_directory(
     directory is of no known kind, or if a file is damaged.
     """
     hint = "name a directory that `albert` wrote; text goes to `albert vocab` and `albert data`"
-    if not directory.exists():
-        raise CheckpointError(f"{directory}: no such directory", hint)
     if not directory.is_dir():
-        raise CheckpointError(f"{directory}: a file, not a directory", hint)
+        raise CheckpointError(*store.explain_no_directory(directory, hint))
     manifest = store.read_manifest(directory)
     kind = _detect_kind(directory, manifest)
     if kind is None:

@@ -99,3 +99,10 @@ def free_bytes(path: Path) -> int:
     """Return the number of free bytes on the disk of a path; the path need not exist."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     return shutil.disk_usage(existing).free
+
+
+def explain_no_directory(path: Path, hint: str) -> tuple[str, str]:
+    """Return the message and the remedy for a path that is not a directory; hint: the remedy if nothing is there."""
+    if path.exists():
+        return f"{path}: is a file, not a directory", f"use its folder, {path.parent}"
+    return f"{path}: no such directory", hint

@@ -128,7 +128,7 @@ def test_inspect_rejects_anything_else(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory"):
         inspect_directory(tmp_path / "missing")
     (tmp_path / "a.txt").write_text("Words.\n")
-    with pytest.raises(CheckpointError, match=r"a\.txt: a file"):
+    with pytest.raises(CheckpointError, match=r"a\.txt: is a file"):
         inspect_directory(tmp_path / "a.txt")
 
 

@@ -63,6 +63,11 @@ def build_data(
     """
     begin = time.monotonic()
     vocabulary = Vocabulary.load(vocabulary_dir)
+    if not vocabulary.marks_words:
+        console.warn(
+            f"{vocabulary_dir}: its tokens do not show where words begin, so every token counts as a word in masking; "
+            "use a tokenizer with Metaspace or ByteLevel to mask whole words"
+        )
     units = plan_units(sources, vocabulary_dir, out, settings)
     finished_facts = load_finished_data(out, units, workers)
     if finished_facts is not None:

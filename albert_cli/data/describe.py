@@ -231,11 +231,13 @@ def _format_bar(fraction: float) -> str:
 
 
 def token_texts(vocabulary: Vocabulary) -> list[str]:
-    """Return the printable text of every token: a space marks the start of a word, and the mask token is `_MASK`."""
-    texts = [
-        replace_unprintable((text or piece).replace(WORD_MARK, " "))  # a special token has no text, so it has its name
-        for text, piece in zip(vocabulary.text_pieces, vocabulary.pieces, strict=True)
-    ]
+    """Return the printable text of every token: a space separates words, and the mask token is `_MASK`."""
+    suffix = vocabulary.word_suffix
+    texts = []
+    for text, piece in zip(vocabulary.text_pieces, vocabulary.pieces, strict=True):
+        end = " " if suffix and piece.endswith(suffix) else ""  # the next token begins a word
+        # A special token has no text, so it has its name.
+        texts.append(replace_unprintable((text or piece).replace(WORD_MARK, " ") + end))
     texts[vocabulary.mask_id] = _MASK  # for every name, because `_format_runs` looks for it
     return texts
 

@@ -198,7 +198,7 @@ class TokenCorpus:
         """Open a split of a data directory; raise `CheckpointError` if the directory is not complete."""
         hint = "build one with: albert data SOURCE --vocab DIR --out DIR"
         if not directory.is_dir():
-            raise CheckpointError(f"{directory}: no such directory", hint)
+            raise CheckpointError(*store.explain_no_directory(directory, hint))
         manifest = store.read_manifest(directory)
         if manifest is None or manifest.kind != "data":
             raise CheckpointError(f"{directory}: not a complete data directory", hint)

@@ -173,6 +173,8 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
     # The same sequences as for `mlm_accuracy`; only the masks differ.
     run_pairs = dataclasses.replace(run_pairs, max_seq_length=pairs.max_seq_length, sentence_loss=pairs.sentence_loss)
     run_mlm = mlm if run_pairs == pairs else _mean_scores(job, run_pairs)
+    if "mlm_loss" not in mlm or "mlm_loss" not in run_mlm:
+        raise InputError("no token of the sequences was masked", "use more --sequences or -s data.whole_word=false")
     estimates = {name: mlm[name] for name in ("mlm_loss", "mlm_accuracy")}
     estimates["own_mlm_accuracy"] = run_mlm["mlm_accuracy"]
     if job.corpora.unigram_entropy:

@@ -167,8 +167,8 @@ class ModelConfig:
         """Build a shape from the content of a checkpoint's config.json: Hugging Face's ALBERT or BERT, or our own type.
 
         Keys that do not change the computation are ignored. Old files may lack `model_type`. A BERT becomes a shape
-        with E = H that shares nothing; an ALBERT of Hugging Face has a projection even at E = H. Raises
-        `CheckpointError`, whose message begins with `origin`, for every other type and for invalid values.
+        with E = H that shares nothing; an ALBERT of Hugging Face has a projection even at E = H. One segment becomes
+        two. Raises `CheckpointError`, whose message begins with `origin`, for every other type and for invalid values.
         """
         model_type = values.get("model_type") or _guess_model_type(values)
         if model_type not in ("albert", "bert", CUSTOM_MODEL_TYPE):
@@ -180,6 +180,8 @@ class ModelConfig:
                 raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
         shape = dict(_HF_DEFAULTS.get(model_type, {}))
         shape |= {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
+        if shape.get("type_vocab_size") == 1:  # `read_checkpoint` repeats the only segment
+            shape["type_vocab_size"] = 2
         if model_type == "bert":
             shape["embedding_size"] = shape["hidden_size"]
             shape["sharing"] = "none"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -29,6 +29,7 @@ from albert_cli.model.weight_files import (
     find_weight_files,
     read_weights,
 )
+from albert_cli.text.pair_template import read_pair_template
 from albert_cli.text.vocabulary import Vocabulary
 
 INIT_DIRECTORY: Final = "init"  # in a run's directory: the weights at step 0 if the recipe sets something in [init]
@@ -43,6 +44,9 @@ ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "three-way": ("in order", "swapped", "other document"),
     "none": (),
 }
+# The classes of models that another program may have fine-tuned on pairs of texts.
+_TASK_ARCHITECTURES: Final = ("ForSequenceClassification", "ForMultipleChoice", "ForQuestionAnswering")
+_SEGMENT_TABLE: Final = "encoder.embeddings.segment.weight"
 _HUB_FILES: Final = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt")
 _MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
 
@@ -243,7 +247,32 @@ def read_checkpoint(directory: Path) -> Checkpoint:
             f"{directory}: its masked-language head is left out, because it does not use the word table "
             "(tie_word_embeddings is false)"
         )
-    return Checkpoint(directory, config, values, hf_type, tensors)
+    return _use_pair_template(Checkpoint(directory, config, values, hf_type, tensors))
+
+
+def _use_pair_template(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with two equal segments if its model was fine-tuned without the second one.
+
+    With equal segments, the model computes for pairs in our form what it computes for pairs without segment ids. Prints
+    a warning if another program fine-tuned the model on pairs with more separators.
+    """
+    segments = checkpoint.tensors.get(_SEGMENT_TABLE)
+    if segments is None:
+        return checkpoint
+    is_shared = len(segments) == 1
+    if checkpoint.architecture in _TASK_ARCHITECTURES and checkpoint.finetuned_task is None:
+        template = read_pair_template(checkpoint.directory)
+        is_shared = is_shared or not template.has_second_segment
+        if template.separators != 1:
+            console.warn(
+                f"{checkpoint.directory}: its tokenizer writes {template.separators} special tokens between two texts, "
+                "albert writes 1; predictions for pairs of texts differ from those of transformers, for single texts "
+                "they do not; fine-tune the model again with albert to predict pairs"
+            )
+    if not is_shared:
+        return checkpoint
+    shared = segments[:1].repeat(checkpoint.config.type_vocab_size, 1)
+    return replace(checkpoint, tensors={**checkpoint.tensors, _SEGMENT_TABLE: shared})
 
 
 def verify_fingerprint(directory: Path, role: str, key: str, fingerprint: str | None) -> str:

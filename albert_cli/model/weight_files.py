@@ -73,7 +73,7 @@ def describe_file(path: Path) -> tuple[str, str]:
     for pattern, content, hint in _OTHER_LAYOUTS:
         if path.match(pattern):
             return content, hint
-    return "a file", "name the directory that contains it"
+    return "a file, not a directory", f"use its folder, {path.parent}"
 
 
 def find_weight_files(directory: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 
 from albert_cli import __version__
 from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.os_errors import from_os_error
+from albert_cli.os_errors import explain_no_directory, from_os_error
 from albert_cli.store import files
 from albert_cli.store.parsing import check_relative, invalid_record_error, parse_record, type_adapter
 
@@ -126,7 +126,7 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
     an error.
     """
     if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such directory", "check the path")
+        raise CheckpointError(*explain_no_directory(directory, "check the path"))
     manifest = read_manifest(directory)
     if manifest is None:
         message = f"{directory}: no {MANIFEST}, so the directory is incomplete"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, get_args
 
@@ -51,14 +51,27 @@ def _missing_vocabulary(directory: Path) -> CheckpointError:
     """Return the error for a directory without a vocabulary; it lists the files of other tokenizers in it."""
     hint = "use a directory written by `albert vocab`, or a model directory with its tokenizer"
     if not directory.is_dir():
-        return CheckpointError(f"{directory}: no such directory", hint)
+        return CheckpointError(*store.explain_no_directory(directory, hint))
     message = f"{directory}: no {MODEL_FILE}, {TOKENIZER_FILE} or {WORDPIECE_FILE} in it"
     if other_files := [name for name in _OTHER_TOKENIZER_FILES if (directory / name).is_file()]:
-        save = f"AutoTokenizer.from_pretrained('{directory}').save_pretrained('{directory}')"
-        return CheckpointError(f"{message}, only {' and '.join(other_files)}", f"save it again in transformers: {save}")
+        return CheckpointError(f"{message}, only {' and '.join(other_files)}", _saving_hint(directory, other_files))
     if (directory / CONFIG_FILE).is_file():
         return CheckpointError(f"{message}, only {CONFIG_FILE}", f"copy one of these three files next to {CONFIG_FILE}")
     return CheckpointError(message, hint)
+
+
+def _saving_hint(directory: Path, files: Sequence[str]) -> str:
+    """Return the remedy for a directory with the files of another tokenizer: the code that writes a tokenizer.json."""
+    save = f"AutoTokenizer.from_pretrained('{directory}').save_pretrained('{directory}')"
+    if any((directory / name).is_file() for name in ("config.json", CONFIG_FILE)):
+        return f"save it again in transformers: {save}"
+    if not {"vocab.json", "merges.txt"} <= set(files):
+        return f"copy the model's config.json into it, and save it again in transformers: {save}"
+    # Without a configuration, only the pieces show which class of `tokenizers` has saved them.
+    has_suffix = b"</w>" in store.read_bytes(directory / "merges.txt")
+    name = "CharBPETokenizer" if has_suffix else "ByteLevelBPETokenizer"
+    load = f"{name}.from_file('{directory}/vocab.json', '{directory}/merges.txt')"
+    return f"save it again with tokenizers: {load}.save('{directory}/{TOKENIZER_FILE}')"
 
 
 def _has_vocabulary(directory: Path) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
+from albert_cli.text.pieces import has_word_mark, is_byte_level, marks_words, pieces_as_text, word_suffix
 from albert_cli.text.unigram import BYTE_TOKEN
 from albert_cli.text.vocabulary import (
     CONFIG_FILE,
@@ -27,7 +28,7 @@ from albert_cli.text.vocabulary import (
     Vocabulary,
     iter_text_batches,
 )
-from albert_cli.text.words import WORD_MARK, WordBoundaries, WordRule
+from albert_cli.text.words import WordBoundaries, WordRule
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -79,13 +80,24 @@ class TokenizersVocabulary(Vocabulary):
         if "unk" in self._names_by_role:  # else `special.unk` is [SEP]'s id, which no text may get
             self._forbidden_ids.discard(special.unk)
         content = json.loads(self._json)
-        text_pieces = _text_pieces(pieces, content)
+        self.marks_words = marks_words(tokenizer)
+        text_pieces = pieces_as_text(pieces, content, has_word_mark(tokenizer))
         for index, piece in enumerate(pieces):
-            if index in special_ids or _RESERVED_TOKEN.fullmatch(piece):
+            if not piece or index in special_ids or _RESERVED_TOKEN.fullmatch(piece):
                 text_pieces[index] = ""
         super().__init__(pieces, text_pieces, special, cleaning=None)
-        # A byte-level tokenizer puts the word mark only where the text has a space, so not before the first word.
-        self._first_word_is_unmarked = _is_byte_level(content)
+        self.word_suffix = word_suffix(content)
+        # The next token begins a word, although it may have no word mark: the first word of a text follows [CLS] or
+        # [SEP]. A byte-level tokenizer puts the word mark only where the text has a space, so not before that word.
+        self._separators: list[int] = []
+        if self.word_suffix or is_byte_level(content):
+            self._separators = [special.cls, special.sep]
+        if self.word_suffix:  # added tokens and unknown text have no suffix
+            self._separators += [special.unk, *added_tokens]
+            self._separators += [index for index, piece in enumerate(pieces) if piece.endswith(self.word_suffix)]
+        # The unknown token replaces a whole word, or is one of the tokens that are words.
+        replaces_words = content["model"]["type"] in ("WordPiece", "WordLevel") or not self.marks_words
+        self._unknown_word = [special.unk] if replaces_words and "unk" in self._names_by_role else []
 
     @cached_property
     def fingerprint(self) -> str:
@@ -141,10 +153,9 @@ class TokenizersVocabulary(Vocabulary):
     def word_boundaries(self, rule: WordRule = "script") -> WordBoundaries:
         """Return the flags of the tokens that begin a word (see `words`)."""
         boundaries = super().word_boundaries(rule)
-        if self._first_word_is_unmarked:
-            # The first word of a text follows [CLS] or [SEP]. The flags are set in the boundaries that the base class
-            # caches, so calling this again changes nothing.
-            boundaries.separates[[self.cls_id, self.sep_id]] = True
+        # The flags are set in the boundaries that the base class caches, so calling this again changes nothing.
+        boundaries.separates[self._separators] = True
+        boundaries.starts[self._unknown_word] = True
         return boundaries
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -308,7 +319,7 @@ def _build_post_processor(tokenizer: Tokenizer, names_by_role: Mapping[str, str]
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
         special_tokens=[(cls, special.cls), (sep, special.sep)],
     )
-    if not _is_byte_level(json.loads(tokenizer.to_str())):
+    if not is_byte_level(json.loads(tokenizer.to_str())):
         return template
     # With `trim_offsets`, the offsets of a byte-level token exclude the space before the word, as in other tokenizers.
     return processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
@@ -332,44 +343,3 @@ def _hide_names(content: TokenizerJson, names: set[str]) -> None:
         model["merges"] = [pair for pair in pairs if names.isdisjoint({*pair, "".join(pair)})]
     for token in content["added_tokens"]:
         token["content"] = hide(token["content"])
-
-
-# ---------------------------------------------------------------- pieces as text
-
-
-def _text_pieces(pieces: Sequence[str], content: TokenizerJson) -> list[str]:
-    """Return the pieces as text, with the word mark where a word begins; content: of the `tokenizer.json`."""
-    model = content["model"]
-    if model["type"] == "WordPiece":
-        prefix = model["continuing_subword_prefix"]  # "##": the piece continues a word
-        return [piece.removeprefix(prefix) if piece.startswith(prefix) else WORD_MARK + piece for piece in pieces]
-    if _is_byte_level(content):
-        byte_by_character = _byte_level_alphabet()
-        return [_decode_byte_level(piece, byte_by_character) for piece in pieces]
-    return list(pieces)
-
-
-def _decode_byte_level(piece: str, byte_by_character: Mapping[str, int]) -> str:
-    """Return the text of a byte-level piece; incomplete characters become U+FFFD."""
-    if not all(character in byte_by_character for character in piece):
-        return piece  # an added token
-    text = bytes(byte_by_character[character] for character in piece).decode("utf-8", "replace")
-    return WORD_MARK + text[1:] if text.startswith(" ") else text
-
-
-def _byte_level_alphabet() -> dict[str, int]:
-    """Return the byte for each character of GPT-2's byte-level alphabet (`bytes_to_unicode` of its code).
-
-    A printable byte is written as the character with its code, the other bytes as the characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    unprintable = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(0x100 + number): byte for number, byte in enumerate(unprintable)}
-
-
-def _is_byte_level(content: TokenizerJson) -> bool:
-    """Return True if the pre-tokenizer of a `tokenizer.json` is, or contains, a byte-level one, as that of GPT-2."""
-    pre_tokenizer = content.get("pre_tokenizer") or {}
-    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
-    return any(step.get("type") == "ByteLevel" for step in steps)

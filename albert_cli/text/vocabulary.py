@@ -59,6 +59,9 @@ class Vocabulary(ABC):
     text before it is encoded, None if the tokenizer normalizes text itself.
     """
 
+    marks_words: bool = True  # False if the pieces do not show where words begin, so that every token is a word
+    word_suffix: str = ""  # of the last piece of a word, such as "</w>"; `text_pieces` lack it
+
     def __init__(
         self, pieces: list[str], text_pieces: list[str], special: SpecialIds, cleaning: Cleaning | None
     ) -> None:

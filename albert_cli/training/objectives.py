@@ -39,6 +39,7 @@ from albert_cli.training.text_match import write_token_counts
 
 # Evaluation examples are sampled like training examples, from a seed that `train.seed` does not allow.
 EVALUATION_SEED: Final = 2**62
+_MLM_METRICS: Final = ("mlm_loss", "mlm_accuracy")
 _PAIR_TASKS: Final[tuple[Literal["nsp", "sop"], ...]] = ("nsp", "sop")  # an evaluation scores both (§4.6)
 
 
@@ -207,7 +208,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """Return the losses and accuracies on one corpus, and the accuracy of each pair task that is not trained."""
         pairs = self.settings.data
         means = self._compute_means(corpus, pairs, group)
-        metrics = {"mlm_loss": means["mlm_loss"], "mlm_accuracy": means["mlm_accuracy"]}
+        metrics = {name: value for name, value in means.items() if name in _MLM_METRICS}
         if pairs.sentence_loss == "none":
             return metrics
         metrics |= {name: value for name, value in means.items() if name.startswith("order_")}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from albert_cli import console
+from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub, loading
 from albert_cli.model.config import ModelConfig
@@ -84,7 +84,7 @@ def load_parent(
     """
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
-        raise CheckpointError(f"{warm_start.continues}: no such directory", hint)
+        raise CheckpointError(*store.explain_no_directory(Path(warm_start.continues), hint))
     name = warm_start.continues or warm_start.checkpoint  # exactly one is set
     parent = hub.read_checkpoint(hub.find_checkpoint(str(name)))
     hub.verify_fingerprint(parent.directory, "checkpoint", "warm_start.fingerprint", warm_start.fingerprint)

@@ -32,6 +32,7 @@ class _Facts:
     mask_id: int = 4
     first_ordinary_id: int = FIRST_ORDINARY
     pieces: Sequence[str] = ()
+    word_suffix: str = ""
 
     @property
     def text_pieces(self) -> list[str]:

@@ -10,12 +10,14 @@ import torch
 import transformers
 
 from albert_cli import store
+from albert_cli.inference.convert import convert
 from albert_cli.inference.predict import predict_file
 from albert_cli.tasks.glue import GLUE
 from albert_cli.text import build_vocabulary
 from albert_cli.text.build_vocabulary import VocabularySettings
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.task_runs import finetune, prepare
+from tests.helpers.tokenizers import train_byte_level, train_wordpiece
 
 QUICK = (
     "optimizer.lr=1e-3", "schedule.total_steps=20", "schedule.warmup_steps=4", "train.batch_size=8",
@@ -62,3 +64,52 @@ def test_predict_mrpc_equals_transformers_pipeline(theirs: Path, shared_data: Pa
         probabilities = {guess["label"]: guess["score"] for guess in guesses}
         assert max(probabilities, key=probabilities.__getitem__) == line["prediction"] == scored["prediction"]
         assert line["probabilities"] == pytest.approx(probabilities, abs=2e-5)
+
+
+def write_classifier(directory: Path, tokenizer: str, segments: int) -> Path:
+    """Write a classifier as `transformers` saves it; tokenizer: one without segment ids, or a class of transformers."""
+    train = train_byte_level if tokenizer == "RobertaTokenizer" else train_wordpiece
+    loader = getattr(transformers, tokenizer)
+    fast = loader.from_pretrained(train(directory))
+    torch.manual_seed(1)
+    shape = transformers.AlbertConfig(
+        vocab_size=len(fast), embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=128, type_vocab_size=segments, initializer_range=0.5,
+        num_labels=3,
+    )  # fmt: skip
+    transformers.AlbertForSequenceClassification(shape).save_pretrained(directory)
+    fast.save_pretrained(directory)
+    return directory
+
+
+def their_probabilities(directory: Path, pairs: list[tuple[str, str]]) -> list[list[float]]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    with torch.inference_mode():
+        return [model(**tokenizer(*pair, return_tensors="pt")).logits.softmax(-1)[0].tolist() for pair in pairs]
+
+
+def our_probabilities(directory: Path, pairs: list[tuple[str, str]], work: Path) -> list[list[float]]:
+    (work / "in.jsonl").write_text("".join(json.dumps({"text": a, "text_pair": b}) + "\n" for a, b in pairs))
+    predict_file(str(directory), str(work / "in.jsonl"), work / f"{directory.name}.jsonl", "cpu")
+    lines = (work / f"{directory.name}.jsonl").read_text().splitlines()
+    return [list(json.loads(line)["probabilities"].values()) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "segments"), [("BertTokenizer", 2), ("BertTokenizer", 3), ("AutoTokenizer", 2), ("AutoTokenizer", 1)]
+)
+def test_predict_pairs_have_the_segments_of_transformers(tokenizer: str, segments: int, tmp_path: Path) -> None:
+    theirs = write_classifier(tmp_path / "theirs", tokenizer, segments)
+    pairs = [("Die Brücke", "ein Fass"), ("Das Haus ist alt.", "Der Hund")]
+    expected = [pytest.approx(row, abs=2e-5) for row in their_probabilities(theirs, pairs)]
+    assert our_probabilities(theirs, pairs, tmp_path) == expected
+    convert(str(theirs), tmp_path / "converted")
+    assert our_probabilities(tmp_path / "converted", pairs, tmp_path) == expected
+    assert their_probabilities(tmp_path / "converted", pairs) == expected
+
+
+def test_predict_other_separators_warn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = write_classifier(tmp_path / "theirs", "RobertaTokenizer", 2)
+    our_probabilities(theirs, [("Die Brücke", "ein Fass")], tmp_path)
+    assert capsys.readouterr().err.count("2 special tokens between two texts") == 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import ByteLevelBPETokenizer, CharBPETokenizer
 from transformers import AutoTokenizer
 
 from albert_cli.errors import CheckpointError
@@ -91,7 +94,9 @@ def test_normalizers_of_other_programs_give_equal_ids(rule: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("files", "content", "remedy"),
     [
-        (("vocab.json", "merges.txt"), "only vocab.json and merges.txt", "save_pretrained"),
+        (("vocab.json", "merges.txt"), "only vocab.json and merges.txt", "ByteLevelBPETokenizer"),
+        (("vocab.json", "merges.txt", "config.json"), "only vocab.json and merges.txt", "AutoTokenizer"),
+        (("tokenizer.model",), "only tokenizer.model", "copy the model's config.json"),
         (
             ("tokenizer_config.json",),
             "only tokenizer_config.json",
@@ -108,6 +113,29 @@ def test_load_vocabulary_without_tokens_names_what_is_there(
     with pytest.raises(CheckpointError, match=content) as raised:
         Vocabulary.load(tmp_path)
     assert remedy in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("kind", [ByteLevelBPETokenizer, CharBPETokenizer])
+def test_load_vocabulary_remedy_for_merges_works(kind: Any, tmp_path: Path) -> None:
+    names = ["<s>", "</s>", "<unk>", "<pad>", "<mask>"]
+    tokenizer = kind()
+    lines = lines_of_eight_languages(800)
+    tokenizer.train_from_iterator(lines, vocab_size=600, special_tokens=names, show_progress=False)
+    tokenizer.save_model(str(tmp_path))
+    with pytest.raises(CheckpointError) as raised:
+        Vocabulary.load(tmp_path)
+    code = str(raised.value.hint).partition(": ")[2]
+    subprocess.run([sys.executable, "-c", f"from tokenizers import *; {code}"], check=True)
+    vocabulary = Vocabulary.load(tmp_path)
+    expected = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines[:50]]
+    assert vocabulary.encode_batch(lines[:50]) == expected
+
+
+def test_load_vocabulary_of_a_file_names_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is a file, not a directory") as raised:
+        Vocabulary.load(tmp_path / "tokenizer.json")
+    assert str(tmp_path) in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("name", ["spiece.model", "tokenizer_config.json"])

@@ -83,6 +83,23 @@ def test_evaluate_reports_other_corpora_by_name(
         pretrain(str(recipe), tiny_data, tmp_path / "no", overrides, device="cpu")
 
 
+def test_evaluate_corpus_without_masked_tokens_has_no_mlm_loss(
+    recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    """A word that is longer than the number of tokens to predict is never masked."""
+    from albert_cli.data import build
+    from albert_cli.data.records import BuildSettings
+
+    (tmp_path / "text.txt").write_text("\n".join([f"{'krabadewiluma' * 20}."] * 9))
+    build.build_data(
+        [str(tmp_path / "text.txt")], tiny_vocabulary, tmp_path / "long", BuildSettings(holdout=0.0), workers=1
+    )
+    overrides = [f'evaluation=["{tmp_path / "long"}"]', "schedule.total_steps=2", "schedule.warmup_steps=1"]
+    result = pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert "long/mlm_loss" not in result.metrics
+    assert "mlm_loss" in result.metrics
+
+
 @pytest.mark.parametrize(("working_directory", "directory"), [("data", "."), ("data/below", "..")])
 def test_evaluate_dots_are_not_the_name_of_a_corpus(
     working_directory: str,
