@@ -23,6 +23,7 @@ from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import parse_json
+from albert_cli.text.sources import JSON_LINES_ENDINGS
 
 NOT_FOUND = -1  # the start of an answer that the context does not contain, as `str.find` returns it
 _PUBLISHED_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
@@ -61,9 +62,9 @@ class Question:
 class SquadFiles:
     """A reader of files in either layout, or of a data set of the Hub with the columns of `squad`.
 
-    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl`. Without a dev file, the fraction
-    `settings.holdout` of train's articles is held out as dev, or of its contexts if there is only one article. A single
-    file is train for fine-tuning, and is used as a whole for scoring.
+    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json` or `SPLIT.jsonl` (`.ndjson`, `.jl`). Without a dev file, the
+    fraction `settings.holdout` of train's articles is held out as dev, or of its contexts if there is only one
+    article. A single file is train for fine-tuning, and is used as a whole for scoring.
     """
 
     hub: str
@@ -115,7 +116,7 @@ class SquadFiles:
 
     def _file_names(self, split: str) -> tuple[str, ...]:
         """Return the names that a split's file may have."""
-        return f"{split}-v{self.version}.json", f"{split}.json", f"{split}.jsonl"
+        return f"{split}-v{self.version}.json", *(split + ending for ending in (".json", *JSON_LINES_ENDINGS))
 
     def _find_file(self, folder: Path, split: str) -> Path | None:
         """Return the file of a split in a folder or in its subfolder `squad`, None if there is none."""
@@ -222,7 +223,7 @@ def _read_questions(path: Path, version: Version | None) -> list[Question]:
     A JSON file has the published layout, or it holds a list of flat questions, at the top or under the key `data`. A
     JSON lines file has one flat question per line.
     """
-    iter_questions = _iter_json_lines if path.suffix.lower() == ".jsonl" else _iter_document
+    iter_questions = _iter_json_lines if path.suffix.lower() in JSON_LINES_ENDINGS else _iter_document
     located_questions = list(iter_questions(path, version))
     if not located_questions:
         raise InputError(f"{path}: holds no questions", _PUBLISHED_LAYOUT)
