@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain, islice
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -100,10 +101,11 @@ def _read_stdin(part: SourcePart, settings: ReadSettings, counter: ReadCounter) 
 
 
 def _read_text(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
-    if part.start == 0:
-        _warn_of_wikiextractor(first_line, part, settings)
-    return iter_text_documents(lines, settings)
+    lines = text_lines(part, settings, counter)
+    first_lines = list(islice(lines, 1))  # not the first line with text: memory would hold all blank lines before it
+    if part.start == 0 and first_lines:
+        _warn_of_wikiextractor(first_lines[0][1], part, settings)
+    return iter_text_documents(chain(first_lines, lines), settings)
 
 
 def _warn_of_wikiextractor(first_line: str, part: SourcePart, settings: ReadSettings) -> None:
