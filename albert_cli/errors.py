@@ -25,6 +25,11 @@ class ConfigError(AlbertError):
     exit_code = 2
     default_hint = "see `albert recipes show NAME` or `--help` for valid values"
 
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        if hint is None and message.startswith("--"):
+            hint = "see `--help` for valid values"  # a recipe does not list the options of a command
+        super().__init__(message, hint)
+
 
 class InputError(AlbertError):
     """Bad input data: a missing file, invalid UTF-8, a table without its columns (exit code 3)."""

@@ -91,7 +91,11 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
         raise InputError(f"{path}: is a folder", "name a file") from error
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # an OSError of a decompressor has no number
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
+            message = f"{path}: cannot be read ({error.strerror or error})"
+            raise InputError(message, "check its name and permissions") from error
+        if "requires too much memory" in str(error):  # of zstd, which decompresses at most a window of 128 MiB
+            hint = f"pipe it: zstd -dc --long=31 {path} | albert … -; or compress it again without --long"
+            raise InputError(f"{path}: the window of the zstd file is too large", hint) from error
         raise InputError(f"{path}: damaged or truncated compressed file ({error})", "copy it again") from error
 
 

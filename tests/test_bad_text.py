@@ -22,7 +22,7 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "wide.txt": ("text".encode("utf-16"), "wide.txt: is UTF-16"),
     "zipped.txt": (gzip.compress(b"text " * 100), "zipped.txt: is a gzip (.gz) file"),
     "cut.txt.gz": (gzip.compress(os.urandom(4000).hex().encode())[:900], "cut.txt.gz: damaged or truncated"),
-    "number.jsonl": (b'{"text": 3}\n', "number.jsonl:1: no text in field 'text' (fields: text)"),
+    "number.jsonl": (b'{"text": 3}\n', "number.jsonl:1: field 'text' is a number, not text"),
     "list.jsonl": (b'{"text": "x"}\n[1]\n', "list.jsonl:2: not a JSON object"),
     "deep.jsonl": (b"[" * 100_000 + b"\n", "deep.jsonl:1: not valid JSON"),
     "renamed.csv": (b"id,body\n1,x\n", "renamed.csv:1: no text in field 'text' (fields: id, body)"),

@@ -162,7 +162,7 @@ def test_link_out_of_its_folder_is_not_followed(tmp_path: Path) -> None:
     (folder / "inner").mkdir(parents=True)
     (folder / "a.txt").write_text("Text.\n")
     (folder / "inner" / "b.txt").symlink_to(folder / "a.txt")
-    assert len(list(read_documents([str(folder)]))) == 2
+    assert len(list(read_documents([str(folder)]))) == 1
     (folder / "inner" / "c.txt").symlink_to(tmp_path / "secret.txt")
     with pytest.raises(InputError, match=r"c\.txt: is a link to .*secret"):
         list(read_documents([str(folder)]))

@@ -44,6 +44,13 @@ def test_seed_out_of_range_is_rejected(tmp_path: Path) -> None:
         assert "--seed" in albert(*call, expect=2).err
 
 
+def test_wrong_option_of_the_text_does_not_hint_recipes(tmp_path: Path) -> None:
+    for option in (("--sample-size", 0), ("--max-line", 10)):
+        error = albert("vocab", "docs:", *option, "--out", tmp_path / "vocabulary", expect=2).err
+        assert "--help" in error
+        assert "recipes" not in error
+
+
 def test_lower_coverage_excludes_rare_characters(documents_file: Path, tmp_path: Path) -> None:
     text = tmp_path / "in.txt"
     text.write_text(documents_file.read_text(encoding="utf-8") + "\nж ж\n", encoding="utf-8")

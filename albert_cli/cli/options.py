@@ -66,9 +66,9 @@ Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="Files, folders or globs of .txt, .jsonl, .csv, .tsv (also .gz, .bz2, .xz, .zst) and .parquet; - for "
-        "stdin; hf:NAME[:CONFIG[:SPLIT]]; squad:FILE and race:FOLDER for their passages, squad-answers:FILE for "
-        "each question with the sentence of its answer; docs: for the documentation "
+        help="Files, folders or globs of .txt, .jsonl (or .ndjson, .jl), .csv, .tsv (also .gz, .bz2, .xz, .zst) "
+        "and .parquet; - for stdin; hf:NAME[:CONFIG[:SPLIT]]; squad:FILE and race:FOLDER for their "
+        "passages, squad-answers:FILE for each question with the sentence of its answer; docs: for the documentation "
         "installed on this machine. SOURCE@WEIGHT: how often a pass uses the source's text.",
     ),
 ]

@@ -33,7 +33,7 @@ from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.records import JsonObject, iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import ReadCounter, SourcePart
-from albert_cli.text.sources import TextSource
+from albert_cli.text.sources import JSON_LINES_ENDINGS, TextSource
 
 CHUNK_ROWS = 1024  # rows in memory at a time; enough to group rows of similar length into batches
 
@@ -99,7 +99,7 @@ class InputReader:
         lines = text_lines(source, ReadSettings(self.on_bad_bytes), counter)
         if suffix in (".csv", ".tsv"):
             return self._table_rows(name, self._delimited_rows(name, suffix, lines))
-        if suffix == ".jsonl":
+        if suffix in JSON_LINES_ENDINGS:
             return self._json_rows(name, lines)
         first_lines = _read_to_first_text(lines)
         lines = chain(first_lines, lines)

@@ -19,7 +19,8 @@ from albert_cli.tasks.delimited import choose_dialect, is_quoted, open_delimited
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.clean import replace_surrogates
-from albert_cli.text.lines import reject_utf16, suggest_conversion
+from albert_cli.text.encodings import suggest_conversion
+from albert_cli.text.lines import reject_iso_2022_jp, reject_utf16
 from albert_cli.text.records import iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import TextSource
@@ -79,11 +80,14 @@ def read_text(path: Path) -> str:
         raw = path.read_bytes()
     reject_binary_formats(path, raw)
     try:
-        return raw.decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reject_utf16(path, raw)
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: not valid UTF-8", suggest_conversion(raw[error.start :])) from None
+        line_start = raw.rfind(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not valid UTF-8", suggest_conversion(raw[line_start:])) from None
+    reject_iso_2022_jp(text, lambda: str(path))
+    return text
 
 
 def reject_binary_formats(path: Path, raw: bytes) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from albert_cli.errors import InputError
 from albert_cli.text.records import parse_json_object
+from albert_cli.text.sources import JSON_LINES_ENDINGS
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class InputLine:
     @property
     def has_named_values(self) -> bool:
         """True if the line has named values: a row of a table or a JSON object."""
-        return self.record is not None or self.file.lower().endswith(".jsonl")
+        return self.record is not None or self.file.lower().endswith(JSON_LINES_ENDINGS)
 
     def values(self) -> dict[str, object]:
         """Return the record, or parse the text as a JSON object; raises `InputError` for anything else."""

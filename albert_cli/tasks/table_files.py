@@ -16,12 +16,13 @@ from albert_cli.tasks.data_files import find_split_file, read_objects, read_tabl
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
+from albert_cli.text.sources import JSON_LINES_ENDINGS
 
-_SUFFIXES = (".tsv", ".csv", ".txt", ".jsonl", ".parquet")  # .txt is read as .tsv
-_FORMATS = ".tsv, .csv, .txt, .jsonl or .parquet"  # `_SUFFIXES` in messages
+_SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES_ENDINGS, ".parquet")  # .txt is read as .tsv
+_FORMATS = ".tsv, .csv, .txt, .jsonl, .ndjson, .jl or .parquet"  # `_SUFFIXES` in messages
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 # Endings of formats that are not read. A warning names a file that has a split's name and one of these endings.
-_UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".tab", ".json", ".ndjson", ".gz", ".bz2", ".xz", ".zip", ".zst")
+_UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".tab", ".json", ".gz", ".bz2", ".xz", ".zip", ".zst")
 _ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
 
@@ -125,6 +126,6 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
     if suffix not in _SUFFIXES:
         reject_file_of_other_format(path)
         raise InputError(f"{path}: not a {_FORMATS} file", "convert or rename it")
-    if suffix in (".jsonl", ".parquet"):
+    if suffix in (*JSON_LINES_ENDINGS, ".parquet"):
         return read_objects(path)
     return read_table(path, settings)

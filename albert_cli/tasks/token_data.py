@@ -22,9 +22,10 @@ from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import JsonObject, parse_json_object
+from albert_cli.text.sources import JSON_LINES_ENDINGS
 from albert_cli.text.words import word_pattern
 
-_JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")  # JSON lines
+_JSON_SUFFIXES = (*JSON_LINES_ENDINGS, ".json")  # JSON lines
 _FILE_NAMES = {
     "train": ("train",),
     "dev": ("dev", "validation", "valid", "val", "testa"),

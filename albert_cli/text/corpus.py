@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain, islice
 
+from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.randomness import repetitions
 from albert_cli.text import document_readers, task_passages, text_readers
@@ -94,11 +96,22 @@ def _read_stdin(part: SourcePart, settings: ReadSettings, counter: ReadCounter) 
     if first_line.startswith("{"):
         yield from text_readers.iter_json_texts(lines, part, settings, counter)
     else:
+        _warn_of_wikiextractor(first_line, part, settings)
         yield from iter_text_documents(lines, settings)
 
 
 def _read_text(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    return iter_text_documents(text_lines(part, settings, counter), settings)
+    lines = text_lines(part, settings, counter)
+    first_lines = list(islice(lines, 1))  # not the first line with text: memory would hold all blank lines before it
+    if part.start == 0 and first_lines:
+        _warn_of_wikiextractor(first_lines[0][1], part, settings)
+    return iter_text_documents(chain(first_lines, lines), settings)
+
+
+def _warn_of_wikiextractor(first_line: str, part: SourcePart, settings: ReadSettings) -> None:
+    """Print a warning if text that is WikiExtractor's output by its first line is read as plain text."""
+    if settings.format == "auto" and document_readers.is_wikiextractor_line(first_line):
+        console.warn(f"{part.source.name}: looks like WikiExtractor's output; use --format wiki")
 
 
 _TextReader = Callable[[SourcePart, ReadSettings, ReadCounter], Iterator[str]]

@@ -67,11 +67,14 @@ def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
 
 
 def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    """Yield the articles of WikiExtractor's output: JSON lines, or the lines from `<doc …>` to `</doc>`."""
+    """Yield the articles of WikiExtractor's output: JSON lines, or the lines from `<doc …>` to `</doc>`.
+
+    WikiExtractor writes &, < and > as HTML entities by default (`--html-safe`).
+    """
     first_line, lines = peek_first_text_line(unlimited_lines(part, settings, counter))
     if first_line.startswith("{"):
         short_lines = iter_short_lines(lines, part, settings, counter)
-        yield from iter_json_texts(short_lines, part, settings, counter)
+        yield from map(_unescape, iter_json_texts(short_lines, part, settings, counter))
         return
     article: list[str] | None = None  # the lines of the current article, None between two articles
     article_line = 0  # the number of the article's first line
@@ -90,11 +93,21 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
         line = line.rstrip()
         article.append(line.removesuffix(_DOC_END))
         if line.endswith(_DOC_END):
-            text = join_texts(["\n".join(article)], settings)
+            text = _unescape(join_texts(["\n".join(article)], settings))
             yield from iter_checked_text(text, part.location, article_line, settings, counter)
             article = None
     if article is not None:
         raise _unclosed_article(part, article_line)
+
+
+def _unescape(text: str) -> str:
+    """Replace the entities of &, < and >, which are all that WikiExtractor writes; other entities are text."""
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def is_wikiextractor_line(line: str) -> bool:
+    """Return True if the line begins an article in WikiExtractor's output."""
+    return line.startswith("<doc id=") and _DOC_START.match(line) is not None
 
 
 def _unclosed_article(part: SourcePart, line: int) -> InputError:

@@ -26,12 +26,12 @@ def find_field(record: Mapping[str, object], field: str) -> object:
 def to_texts(value: object) -> list[str] | None:
     """Return the texts of a field's value, which is a string or a list of sentences; None for null and NaN.
 
-    Raises `TypeError` for any other value.
+    Nulls in the list are left out. Raises `TypeError` for any other value.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str):
         return [value]
-    if isinstance(value, list) and all(isinstance(sentence, str) for sentence in value):
-        return value
+    if isinstance(value, list) and all(sentence is None or isinstance(sentence, str) for sentence in value):
+        return [sentence for sentence in value if sentence is not None]
     raise TypeError("neither text nor a list of texts")

@@ -5,14 +5,15 @@ All line-based formats are read through `text_lines`, so they reject, replace or
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.text.clean import replace_surrogates
+from albert_cli.text.encodings import suggest_conversion
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, record_range, skip_line
@@ -28,9 +29,8 @@ _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_SAMPLE_BYTES = 4096
 _MIN_UTF32_ZEROS = 0.9  # at each of the offsets of the two high bytes, which are zero in nearly every character
 _MIN_UTF16_ZEROS = 0.1  # sum over the two offsets of the high byte, which is zero in ASCII characters such as spaces
-# The encoding of other text that is not UTF-8, such as WINDOWS-1252, is guessed.
-_LEGACY_SAMPLE_BYTES = 1 << 16
-_MIN_LEGACY_CHARACTERS = 8  # fewer characters outside ASCII do not show an encoding
+_LEGACY_SAMPLE_BYTES = 1 << 16  # from which the encoding of other text is guessed
+_ISO_2022_JP_ESCAPES = ("\x1b$B", "\x1b$@")
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
     b"\xfd7": "xz (.xz)",
@@ -177,26 +177,13 @@ def _reject_binary_start(part: SourcePart, line: bytes) -> None:
             raise InputError(f"{part.source.name}: is a {compression} file by its first bytes", hint)
 
 
-def suggest_conversion(sample: bytes) -> str:
-    """Return the command that converts a text to UTF-8, with its probable encoding if the bytes show one.
+def reject_iso_2022_jp(text: str, location: Callable[[], str]) -> None:
+    """Raise `InputError` if a text has an escape sequence by which ISO-2022-JP changes to Japanese characters.
 
-    sample: the part of the text that is not UTF-8 and what follows it, of which the first 64 KiB are used.
+    The bytes of this encoding are ASCII, so they are valid UTF-8. location: a function that returns the location.
     """
-    # Imported late, because the package is needed only for this message.
-    from charset_normalizer import from_bytes
-
-    sample = sample[:_LEGACY_SAMPLE_BYTES]
-    invalid_sequences = sample.decode("utf-8", errors="replace").count("\ufffd")
-    valid_bytes = len(sample.decode("utf-8", errors="ignore").encode())
-    ascii_bytes = len(sample.decode("ascii", errors="ignore"))
-    # If most characters outside ASCII are valid, the text is UTF-8 with some damage and must not be converted.
-    is_legacy = invalid_sequences > valid_bytes - ascii_bytes
-    if is_legacy and invalid_sequences >= _MIN_LEGACY_CHARACTERS:
-        guess = from_bytes(sample, cp_exclusion=["utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_7"]).best()
-        if guess is not None:
-            encoding = codecs.lookup(guess.encoding).name.upper().replace("_", "-")  # a name that iconv accepts
-            return f"it may be in {encoding}; convert it: iconv -f {encoding} -t UTF-8"
-    return "convert it, for example: iconv -f WINDOWS-1252 -t UTF-8"
+    if any(escape in text for escape in _ISO_2022_JP_ESCAPES):
+        raise InputError(f"{location()}: is ISO-2022-JP, not UTF-8", "convert it: iconv -f ISO-2022-JP -t UTF-8")
 
 
 def _decode_line(
@@ -226,6 +213,8 @@ def _decode_line(
             f"{part.location(number)}: invalid UTF-8 at byte {line_start + error.start} ({error.reason})",
             f"{suggest_conversion(sample)}; for a few damaged characters, --on-bad-bytes replace",
         ) from None
+    if "\x1b" in text and on_bad_bytes == "refuse":
+        reject_iso_2022_jp(text, partial(part.location, number))
     if "\0" in text:
         return check_characters(text, part.location, number, on_bad_bytes, counter)
     return text

@@ -203,6 +203,28 @@ def missing_field_error(location: str, field: str, existing_fields: Sequence[str
     return InputError(f"{location}: no text in field {field!r} (fields: {fields})", "choose another with --text-field")
 
 
+def wrong_type_error(location: str, field: str, value: object) -> InputError:
+    """Return the error for a row whose value in a field is neither a text nor a list of texts."""
+    hint = "convert it to text, or choose another with --text-field"
+    if isinstance(value, dict) and value:
+        hint = f"choose a key of the object: --text-field {field}.{next(iter(value))}"
+    return InputError(f"{location}: field {field!r} is {_describe_type(value)}, not text", hint)
+
+
+def _describe_type(value: object) -> str:
+    """Return a description of a value that is no text, for an error."""
+    if isinstance(value, list):
+        item = next(item for item in value if not isinstance(item, str | None))
+        return f"a list with {_describe_type(item)}"
+    if isinstance(value, dict):
+        return f"an object with the keys {', '.join(map(str, [*value][:_LISTED_FIELDS]))}"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return "a number"
+    return "binary" if isinstance(value, bytes) else f"a {type(value).__name__}"
+
+
 def has_wrong_delimiter(header: Sequence[str]) -> bool:
     """Return True if a table's only column name looks like several names with another delimiter between them."""
     return len(header) == 1 and any(delimiter in header[0] for delimiter in _OTHER_DELIMITERS)

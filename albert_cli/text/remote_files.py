@@ -23,6 +23,7 @@ _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://")
 _VERSION_KEYS: Final = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created", "blob_id")
 _BLOCK_BYTES: Final = 8 << 20  # bytes that one request reads
 _TIMEOUT_SECONDS: Final = 30
+_MISSING_STATUSES: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
 def is_url(name: str) -> bool:
@@ -38,12 +39,21 @@ def translate_remote_errors(name: str) -> Iterator[None]:
     except InputError:
         raise
     except FileNotFoundError as error:
+        # `fsspec` also raises this error if a web server does not answer or refuses access; the cause has the reason.
+        cause = error.__cause__
+        is_missing = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in _MISSING_STATUSES
+        if name.startswith("http") and cause is not None and not is_missing:
+            raise _unreadable_error(name, cause) from error
         raise InputError(f"{name}: no such file", "check the URL") from error
     except ImportError as error:
         raise InputError(f"{name}: {error}", "install that package next to albert") from error
     except Exception as error:
-        hint = "check the URL, the network and the credentials"
-        raise InputError(f"{name}: cannot be read ({first_line(error)[:200]})", hint) from error
+        raise _unreadable_error(name, error) from error
+
+
+def _unreadable_error(name: str, cause: BaseException) -> InputError:
+    hint = "check the URL, the network and the credentials"
+    return InputError(f"{name}: cannot be read ({first_line(cause)[:200]})", hint)
 
 
 def list_files(name: str) -> list[str]:

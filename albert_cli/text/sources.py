@@ -18,13 +18,15 @@ from urllib.parse import parse_qsl
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.read_settings import FileFormat, FileKind
 from albert_cli.text.remote_files import is_url, list_files, supports_ranges
 
 SourceKind: TypeAlias = Literal[FileKind, "squad", "squad-answers", "race", "hub", "docs", "stdin"]
+JSON_LINES_ENDINGS: tuple[str, ...] = (".jsonl", ".ndjson", ".jl")
 KIND_BY_ENDING: dict[str, FileKind] = {
     ".txt": "text",
-    ".jsonl": "jsonl",
+    **dict.fromkeys(JSON_LINES_ENDINGS, "jsonl"),
     ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
@@ -37,9 +39,16 @@ COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _SELF_COMPRESSED_ENDINGS = (".parquet", ".arrow")  # compress their columns, so no compression ending follows
 _WIKIEXTRACTOR_NAME = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
 _DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
-_ENDINGS_HINT = f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}"
+# A result of `map` repeats the text of the data set, and a result of `filter` or `shuffle` only has row numbers.
+_DATASETS_CACHE_NAME = re.compile(r"cache-.*\.arrow")
+_ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_ENDINGS_HINT = (
+    f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}, "
+    "or name the format with --format"
+)
 STDIN = "-"
 _MAX_WEIGHT = 100
+_WEIGHT_HINT = "a weight is a number such as 2 or 0.3"
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
 _SOURCE_HINT = (
     "name a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
@@ -122,7 +131,9 @@ def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") ->
     resolved: dict[tuple[SourceKind, str], TextSource] = {}
     for argument in sources:
         name, weight = _split_weight(argument)
-        for source in _resolve_one(name, weight, file_format):
+        with translate_read_errors(name):
+            named_sources = _resolve_one(name, weight, file_format)
+        for source in named_sources:
             identity = source.name
             if source.path:
                 # `Path.resolve` would follow links, but two links to one file are two sources.
@@ -142,12 +153,17 @@ def is_stdin(argument: str) -> bool:
 
 def _split_weight(argument: str) -> tuple[str, float]:
     """Split `SOURCE@WEIGHT` into its two values; without `@WEIGHT` the weight is 1."""
+    name, separator, _ = argument.rpartition("@")
+    if not separator or os.path.exists(argument):  # noqa: PTH110  (`Path.exists` raises an error for a long name)
+        return argument, 1.0  # the name of a file may contain an @ and a number
     match = _WEIGHT.fullmatch(argument)
-    if match is None or Path(argument).exists():  # the name of a file may contain an @ and a number
+    if match is None and os.path.exists(name):  # noqa: PTH110
+        raise ConfigError(f"{argument}: {argument.removeprefix(name)} is no weight", _WEIGHT_HINT)
+    if match is None:
         return argument, 1.0
     weight = float(match[2])
     if not 0 < weight <= _MAX_WEIGHT:
-        raise ConfigError(f"{argument}: a weight must be above 0 and at most {_MAX_WEIGHT}")
+        raise ConfigError(f"{argument}: a weight must be above 0 and at most {_MAX_WEIGHT}", _WEIGHT_HINT)
     return match[1], weight
 
 
@@ -186,10 +202,19 @@ def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[Text
         readable_paths = set(_select_readable(name, paths, is_readable, _ENDINGS_HINT))
     elif is_readable(paths[0]):
         readable_paths = set(paths)
+    elif name.startswith("http") and (name.endswith("/") or not paths[0].suffix):
+        pattern = f"{name.rstrip('/')}/*.txt"
+        raise InputError(f"{name}: unknown kind of file", f"web servers have no folders; use a glob: '{pattern}'")
     else:
-        raise InputError(f"{name}: unknown kind of file", _ENDINGS_HINT)
+        raise _unknown_kind_error(name, paths[0], _ENDINGS_HINT)
     files = [(url, path) for url, path in zip(urls, paths, strict=True) if path in readable_paths]
     return [replace(_file_source(path, weight, file_format), name=url) for url, path in files]
+
+
+def _unknown_kind_error(name: str, path: Path, endings_hint: str) -> InputError:
+    """Return the error for a file or URL that cannot be read; path: as in `_find_files`, without a URL's query."""
+    is_archive = path.name.lower().endswith(_ARCHIVE_ENDINGS)
+    return InputError(f"{name}: unknown kind of file", "unpack the archive" if is_archive else endings_hint)
 
 
 def _has_ending(ending: str, path: Path) -> bool:
@@ -261,14 +286,14 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
         if not file.is_file():
             raise InputError(f"{file}: not a regular file", "read a pipe from stdin, as the source -")
         if not is_readable(file):
-            raise InputError(f"{file}: unknown kind of file", endings_hint)
+            raise _unknown_kind_error(str(file), file, endings_hint)
     return files
 
 
 def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the readable files in a folder and its subfolders, without hidden ones; print that others are skipped.
 
-    Links to subfolders are skipped too, because their files are read without the link. Raises `InputError` if there are
+    Links to subfolders and to files that are read anyway are skipped too. Raises `InputError` if there are
     no files, for a broken link or an unreadable subfolder, and for a link that leads out of the folder: the author of a
     downloaded folder could otherwise make this program read any file of this machine.
     """
@@ -286,8 +311,11 @@ def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], end
     _check_links(folder, linked_folders)
     files = _select_readable(str(folder), regular_files, is_readable, endings_hint)
     _check_links(folder, files)
+    unlinked_files = {file.resolve() for file in files if not file.is_symlink()}
+    linked_files = {file for file in files if file.is_symlink() and file.resolve() in unlinked_files}
+    _print_skipped(str(folder), "links to files", [path.name for path in sorted(linked_files)])
     _print_skipped(str(folder), "links to folders", [path.name for path in sorted(linked_folders)])
-    return files
+    return [file for file in files if file not in linked_files]
 
 
 def _raise_unreadable(error: OSError) -> None:
@@ -316,7 +344,14 @@ def _select_readable(
     name: the folder, or the URL of a folder or glob, that contains the files; is_readable: as in `_find_files`. Raises
     `InputError` if there are no such files.
     """
-    readable_files = [file for file in files if is_readable(file) and file.name not in _DATASETS_METADATA]
+    datasets_folders = {file.parent for file in files if file.name in _DATASETS_METADATA}
+    no_text = {
+        file
+        for file in files
+        if file.name in _DATASETS_METADATA
+        or (file.parent in datasets_folders and _DATASETS_CACHE_NAME.fullmatch(file.name))
+    }
+    readable_files = [file for file in files if is_readable(file) and file not in no_text]
     if not readable_files:
         raise InputError(f"{name}: no file with a known ending", endings_hint)
     readable = set(readable_files)
@@ -328,5 +363,5 @@ def _print_skipped(source: str, kind: str, names: Sequence[str]) -> None:
     """Print the first names of the files or folders in a source that are not read; print nothing if all are."""
     if names:
         listed = ", ".join(names[:_LISTED_FILES])
-        ellipsis = ", …" if len(names) > _LISTED_FILES else ""
-        console.info(f"{source}: skipped {kind}: {listed}{ellipsis}")
+        rest = f", … ({len(names):,} in all)" if len(names) > _LISTED_FILES else ""
+        console.info(f"{source}: skipped {kind}: {listed}{rest}")

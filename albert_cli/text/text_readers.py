@@ -35,6 +35,7 @@ from albert_cli.text.records import (
     iter_json_objects,
     iter_parquet_rows,
     missing_field_error,
+    wrong_type_error,
 )
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
 from albert_cli.text.sources import HubDataset
@@ -59,10 +60,15 @@ def find_text(record: Mapping[str, object], settings: ReadSettings, location: Lo
 
     Raises `InputError` if the field is missing or is no text.
     """
+    field = settings.text_field
     try:
-        texts = to_texts(find_field(record, settings.text_field))
-    except (KeyError, TypeError):
-        raise missing_field_error(describe_location(location), settings.text_field, list(record)) from None
+        value = find_field(record, field)
+    except KeyError:
+        raise missing_field_error(describe_location(location), field, list(record)) from None
+    try:
+        texts = to_texts(value)
+    except TypeError:
+        raise wrong_type_error(describe_location(location), field, value) from None
     return None if texts is None else join_texts(texts, settings)
 
 
@@ -130,7 +136,7 @@ def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadC
     else:
         rows = iter_parquet_rows(part, settings.text_field)
     for number, row in rows:
-        text = find_text(row, settings, part.source.name)
+        text = find_text(row, settings, partial(part.record_location, number))
         yield from iter_checked_text(text, part.record_location, number, settings, counter)
     # pyarrow does not read the bytes in their order, so they are read again for the hash.
     with open_part(part, counter):

@@ -19,6 +19,7 @@ from albert_cli.data.records import SPLITS
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.remote_files import is_url, list_files, supports_ranges
+from albert_cli.text.sources import resolve_sources
 from tests.helpers.data_directories import TENTH_HELD_OUT, build, document_set
 
 s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
@@ -94,8 +95,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _send(self, *, body: bool) -> None:
         content = self.content
         match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.has_ranges else None
-        if self.path.partition("?")[0] != "/all.txt":
-            self.send_error(404)
+        if self.path.partition("?")[0] not in ("/all.txt", "/folder/"):
+            status = re.fullmatch(r"/(\d{3})\.txt", self.path)
+            self.send_error(int(status[1]) if status else 404)
             return
         if match:
             first, last = int(match[1]), min(int(match[2]), len(content) - 1)
@@ -145,6 +147,30 @@ def test_file_missing_on_web_server_is_a_one_line_error(web_url: str) -> None:
     with pytest.raises(InputError, match="no such file") as raised:
         list_files(web_url.replace("all", "none"))
     assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize("status", [401, 403, 503])
+def test_refusal_of_a_web_server_is_no_missing_file(status: int) -> None:
+    with serve(b"", has_ranges=True) as url:
+        with pytest.raises(InputError, match=rf"cannot be read \(.*{status}") as raised:
+            list_files(url.replace("all", str(status)))
+        assert "credentials" in str(raised.value.hint)
+
+
+def test_web_server_that_does_not_answer_is_reported() -> None:
+    with pytest.raises(InputError, match=r"cannot be read \(.*[Cc]onnect"):
+        list_files("http://127.0.0.1:9/all.txt")
+
+
+def test_file_gone_from_a_web_server_is_missing() -> None:
+    with serve(b"", has_ranges=True) as url, pytest.raises(InputError, match="no such file"):
+        list_files(url.replace("all", "410"))
+
+
+def test_folder_of_a_web_server_hints_a_glob() -> None:
+    with serve(b"", has_ranges=True) as url, pytest.raises(InputError, match="unknown kind") as raised:
+        resolve_sources([url.replace("all.txt", "folder/")])
+    assert "/folder/*.txt'" in str(raised.value.hint)
 
 
 def test_list_files_web_page_with_a_query_is_listed() -> None:

@@ -42,7 +42,7 @@ def write_input(path: Path, rows: list[dict[str, str]]) -> Path:
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
-    elif suffix == ".jsonl":
+    elif suffix in (".jsonl", ".ndjson"):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     else:
         stream = io.StringIO()
@@ -63,7 +63,7 @@ def read_output(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(stream, delimiter="," if path.suffix == ".csv" else "\t"))
 
 
-@pytest.mark.parametrize("source", ["in.csv", "in.tsv", "in.CSV", "in.jsonl", "in.JSONL", "in.parquet"])
+@pytest.mark.parametrize("source", ["in.csv", "in.tsv", "in.CSV", "in.jsonl", "in.NDJSON", "in.parquet"])
 @pytest.mark.parametrize("target", ["out.csv", "out.tsv", "out.parquet", "out.jsonl"])
 def test_predict_keeps_columns_in_every_format(reviews: Path, tmp_path: Path, source: str, target: str) -> None:
     path = write_input(tmp_path / source, ROWS)

@@ -15,7 +15,7 @@ import pytest
 from albert_cli.config import validate_recipe
 from albert_cli.errors import InputError
 from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.data_files import read_objects
+from albert_cli.tasks.data_files import read_objects, read_text
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
 
@@ -149,3 +149,13 @@ def test_read_objects_null_ids_have_the_row_index(tmp_path: Path, empty: str | N
     rows = [{"id": name, "text": "a", "label": label} for name, label in ((empty, "x"), ("q", "y"), (empty, "x"))]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert read_objects(path).ids(0, must_be_unique=True) == ["row 0", "q", "row 2"]
+
+
+def test_read_text_of_another_encoding_hints_the_conversion(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    japanese = "text\tlabel\n" + "これは日本語です。\tx\n" * 9
+    for encoding in ("euc_jp", "iso2022_jp"):
+        path.write_bytes(japanese.encode(encoding))
+        with pytest.raises(InputError) as raised:
+            read_text(path)
+        assert encoding.replace("iso", "iso-").replace("_", "-").upper() in str(raised.value.hint)

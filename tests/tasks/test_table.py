@@ -63,6 +63,12 @@ def test_open_table_csv_quotes_commas_and_line_breaks(tmp_path: Path) -> None:
     assert examples == [TextExample('a, "b"\nc', "d", 1, "q1"), TextExample("", "e\u2028f", 0, "q2")]
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "ndjson", "jl"])
+def test_open_table_endings_of_json_lines(tmp_path: Path, ending: str) -> None:
+    write(tmp_path / f"train.{ending}", '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n')
+    assert [example.text_a for example in open_table(settings(), str(tmp_path)).read("train")]
+
+
 def test_open_table_only_line_feed_ends_a_quoted_row(tmp_path: Path) -> None:
     rows = b'text,label\r\n"a\rb",x\r\nc,y\r\n'
     (tmp_path / "a.csv").write_bytes(rows)
@@ -204,7 +210,7 @@ def test_open_table_labels_need_no_train(tmp_path: Path) -> None:
         ("a.jsonl", "[1]\n", "a.jsonl:1: not a JSON object", ""),
         ("a.jsonl", "[" * 100_000 + "\n", "a.jsonl:1: not valid JSON", ""),
         ("a.parquet", "x", "a.parquet: not a readable Parquet file", "copy"),
-        ("a.xlsx", "x", "not a .tsv, .csv, .txt, .jsonl or .parquet file", ""),
+        ("a.xlsx", "x", "not a .tsv, .csv, .txt, .jsonl, .ndjson, .jl or .parquet file", ""),
     ],
 )
 def test_open_table_bad_table_is_rejected(tmp_path: Path, name: str, content: str, message: str, hint: str) -> None:

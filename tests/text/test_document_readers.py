@@ -37,6 +37,23 @@ def test_wikiextractor_output_is_read_as_it_comes(tmp_path: Path, name: str, kin
         assert texts == ["One First. Second. Third.", "Two First. Second. Third."]
 
 
+@pytest.mark.parametrize("kind", ["doc", "json"])
+def test_wikiextractor_entities_are_characters(tmp_path: Path, kind: str) -> None:
+    escaped = "AT&amp;T &lt;i&gt; &amp;lt; &quot;"
+    doc = f'<doc id="1" url="" title="One">\n{escaped}\n</doc>\n'
+    (tmp_path / "wiki_00").write_text(doc if kind == "doc" else json.dumps({"text": escaped}))
+    assert [text.strip() for text in read_texts(tmp_path)] == ["AT&T <i> &lt; &quot;"]
+
+
+def test_wikiextractor_output_named_txt_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(ARTICLE if name == "a.txt" else "<doc> is a tag.\n")
+    read_texts(tmp_path)
+    assert capsys.readouterr().err.count("use --format wiki") == 1
+    read_texts(tmp_path / "a.txt", format="wiki")
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("text", [ARTICLE[:-8], ARTICLE[:-8] + ARTICLE, "Stray text.\n" + ARTICLE])
 def test_wikiextractor_truncated_output_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "wiki_00").write_text(text)

@@ -7,7 +7,6 @@ import pytest
 
 from albert_cli.errors import InputError
 from albert_cli.text.corpus import read_part
-from albert_cli.text.lines import suggest_conversion
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
@@ -77,7 +76,7 @@ def test_skipped_long_line_takes_little_memory(tmp_path: Path) -> None:
     ("text", "encoding"),
     [
         ("수정가능: 예\n오늘 영화는 정말 좋았고 배우들의 연기도 훌륭했습니다.\n", "CP949"),
-        ("Съешь же ещё этих мягких французских булок, да выпей чаю.\n", "CP1251"),
+        ("Съешь же ещё этих мягких французских булок, да выпей чаю.\n", "WINDOWS-1251"),
         ("人民银行今天宣布下调利率,市场反应积极。\n", "GB18030"),
     ],
 )
@@ -89,10 +88,15 @@ def test_error_names_the_encoding_of_a_legacy_text(text: str, encoding: str, tmp
     assert f"iconv -f {encoding} -t UTF-8" in str(caught.value.hint)
 
 
-def test_suggest_conversion_names_no_encoding_for_damaged_utf8() -> None:
-    damaged = "Möbel über die Straße. ".encode() * 100 + b"\xff\xfe\xff " * 20
-    assert "it may be" not in suggest_conversion(damaged)
-    assert "it may be" not in suggest_conversion(b"caf\xe9")
+def test_iso_2022_jp_is_rejected_unless_bytes_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"An ASCII line.\n" + "これは日本語です。\n".encode("iso2022_jp"))
+    with pytest.raises(InputError, match=r"a\.txt:2: is ISO-2022-JP") as raised:
+        read_texts(path)
+    assert "iconv -f ISO-2022-JP" in str(raised.value.hint)
+    assert read_texts(path, on_bad_bytes="replace")
+    path.write_bytes(b"A \x1b[1mbold\x1b[0m word.\n")  # escapes of a terminal
+    assert read_texts(path)
 
 
 def test_error_in_later_part_names_line_and_byte(tmp_path: Path) -> None:

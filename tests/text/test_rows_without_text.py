@@ -71,7 +71,9 @@ def test_hub_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
     [
         ('{"text": NaN}', None),
         ('{"text": ["One.", "Two."]}', "One.\nTwo."),
+        ('{"text": ["One.", null, "Two."]}', "One.\nTwo."),
         ('{"text": []}', None),
+        ('{"text": [null]}', None),
         ('{"meta": 1, "content": {"text": "Three."}}', "Three."),
         ('{"content": null}', None),
         ('{"content.text": "Four.", "content": {"text": "no"}}', "Four."),
@@ -86,11 +88,28 @@ def test_json_text_may_be_a_list_or_nested(tmp_path: Path, record: str, text: st
     assert counts.without_text == (text is None)
 
 
-@pytest.mark.parametrize("record", ['{"txt": "x"}', '{"text": 3}', '{"text": {"a": 1}}', '{"text": ["a", 1]}'])
-def test_json_without_a_text_field_is_rejected(tmp_path: Path, record: str) -> None:
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ('{"txt": "x"}', r"no text in field 'text' \(fields: txt\)"),
+        ('{"text": 3}', "field 'text' is a number"),
+        ('{"text": {"a": 1, "b": 2}}', "field 'text' is an object with the keys a, b"),
+        ('{"text": ["a", 1]}', "field 'text' is a list with a number"),
+        ('{"text": true}', "field 'text' is true or false"),
+    ],
+)
+def test_json_without_a_text_is_rejected(tmp_path: Path, record: str, problem: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "x"}\n' + record + "\n")
-    with pytest.raises(InputError, match=r"a\.jsonl:2: no text in field 'text'"):
+    with pytest.raises(InputError, match=rf"a\.jsonl:2: {problem}") as raised:
+        read_with_counts(path, ReadSettings())
+    assert ("--text-field text.a" in str(raised.value.hint)) == ("object" in problem)
+
+
+def test_parquet_value_of_another_type_names_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [None, b"One."]}), path)
+    with pytest.raises(InputError, match=r"a\.parquet: record 2: field 'text' is binary"):
         read_with_counts(path, ReadSettings())
 
 

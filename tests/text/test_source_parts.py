@@ -19,6 +19,16 @@ from tests.helpers.text_files import COMPRESS_BY_ENDING, iter_parts, read_texts
 from tests.helpers.unprivileged import print_as_nobody
 
 
+def test_zstd_file_with_a_long_window_is_not_damaged(tmp_path: Path) -> None:
+    window_2_to_28 = bytes([(28 - 10) << 3])  # as RFC 8878 encodes it
+    last_block = (5 << 3 | 1).to_bytes(3, "little") + b"One.\n"
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd\0" + window_2_to_28 + last_block)
+    with pytest.raises(InputError, match="window of the zstd file is too large") as raised:
+        read_texts(path)
+    assert f"zstd -dc --long=31 {path} |" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize("compression", [".gz", ".bz2", ".xz", ".zst"])
 def test_compressed_members_are_read_truncated_rejected(tmp_path: Path, compression: str) -> None:
     compress = COMPRESS_BY_ENDING[compression]

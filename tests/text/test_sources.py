@@ -49,11 +49,18 @@ def test_resolve_weight_unless_a_file_has_that_name(tmp_path: Path) -> None:
     (tmp_path / "b@2" / "c.txt").write_text("y")
     resolved = resolve_sources([f"{tmp_path}/a.txt@2.5", f"{tmp_path}/b@2", "docs:@0.5"])
     assert [(Path(s.name).name, s.weight) for s in resolved] == [("a.txt", 2.5), ("c.txt", 1.0), ("docs:", 0.5)]
-    for bad in ("a.txt@0", "a.txt@101"):
-        with pytest.raises(ConfigError, match="a weight must be above 0"):
+    for bad in ("a.txt@0", "a.txt@101", "a.txt@-1", "a.txt@1e9", "a.txt@inf", "a.txt@"):
+        with pytest.raises(ConfigError, match="weight") as raised:
             resolve_sources([f"{tmp_path}/{bad}"])
+        assert raised.value.hint == "a weight is a number such as 2 or 0.3"
     with pytest.raises(ConfigError, match="named twice"):
         resolve_sources([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt@2"])
+
+
+@pytest.mark.parametrize("suffix", ["", "@2"])
+def test_resolve_name_longer_than_the_system_allows(suffix: str) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        resolve_sources(["a" * 300 + suffix])
 
 
 def test_resolve_file_by_two_names_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +131,55 @@ def test_resolve_folder_prints_links_to_its_folders(tmp_path: Path, capsys: pyte
     (tmp_path / "self").symlink_to(".")
     assert read_texts(tmp_path) == ["A."]
     assert capsys.readouterr().err == f"{tmp_path}: skipped links to folders: latest, self\n"
+
+
+def test_resolve_folder_reads_a_linked_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b.txt").write_text("B.\n")
+    (tmp_path / "a.txt").symlink_to("b.txt")
+    assert [source.name for source in resolve_sources([str(tmp_path)])] == [str(tmp_path / "b.txt")]
+    assert capsys.readouterr().err == f"{tmp_path}: skipped links to files: a.txt\n"
+    (tmp_path / "blob").write_text("C.\n")
+    (tmp_path / "c.txt").symlink_to("blob")  # is read, because the blob is not
+    assert read_texts(tmp_path) == ["B.", "C."]
+
+
+def test_resolve_folder_prints_the_count_of_skipped_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.txt", "b.md", "c.md", "d.md", "e.md"):
+        (tmp_path / name).write_text("Words.\n")
+    assert read_texts(tmp_path) == ["Words."]
+    assert capsys.readouterr().err == f"{tmp_path}: skipped files of other kinds: b.md, c.md, d.md, … (4 in all)\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_resolve_saved_dataset_without_its_caches(
+    tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from datasets import Dataset, DatasetDict
+
+    folder = tmp_path / "saved"
+    DatasetDict(train=Dataset.from_dict({"text": ["One.", "Two."]})).save_to_disk(folder)
+    train = Dataset.load_from_disk(str(folder / "train"))
+    train.map(lambda row: {"text": row["text"].upper()})
+    train.filter(lambda row: row["text"] == "One.")
+    capsys.readouterr()
+    assert len(list((folder / "train").glob("cache-*.arrow"))) == 2
+    assert read_texts(f"{prefix}{folder}") == ["One.", "Two."]
+    assert "cache-" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.jl", "A.NDJSON.gz"])
+def test_resolve_other_endings_of_json_lines(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    assert [source.kind for source in resolve_sources([str(tmp_path / name)])] == ["jsonl"]
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("a.tar.gz", "unpack"), ("a.zip", "unpack"), ("a.md", "--format")])
+def test_resolve_unknown_ending_hints_the_remedy(tmp_path: Path, name: str, remedy: str) -> None:
+    (tmp_path / name).touch()
+    for prefix in ("", "file://"):
+        with pytest.raises(InputError, match="unknown kind of file") as raised:
+            resolve_sources([f"{prefix}{tmp_path}/{name}"])
+        assert remedy in str(raised.value.hint)
 
 
 def test_resolve_broken_link_is_rejected(tmp_path: Path) -> None:

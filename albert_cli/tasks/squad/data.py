@@ -24,13 +24,13 @@ from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import iter_parquet_rows, parse_json
 from albert_cli.text.source_parts import SourcePart
-from albert_cli.text.sources import TextSource
+from albert_cli.text.sources import JSON_LINES_ENDINGS, TextSource
 
 NOT_FOUND = -1  # the start of an answer that the context does not contain, as `str.find` returns it
 _PUBLISHED_LAYOUT = "the layout is {data: [{title, paragraphs: [{context, qas: [{id, question, answers: […]}]}]}]}"
 _FLAT_LAYOUT = 'a row is {"id", "title", "context", "question", "answers": {"text": […], "answer_start": […]}}'
 _HUB_FOLDERS: Mapping[Version, str] = {"1.1": "plain_text", "2.0": "squad_v2"}  # of the Hub's files, by version
-_SUFFIXES = (".json", ".jsonl", ".parquet")
+_SUFFIXES = (".json", *JSON_LINES_ENDINGS, ".parquet")
 _LISTED_FILES = 5  # names of files in an error
 _HUB_COLUMNS = ("id", "title", "context", "question", "answers")
 
@@ -66,10 +66,10 @@ class Question:
 class SquadFiles:
     """A reader of files in either layout, or of a data set of the Hub with the columns of `squad`.
 
-    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json`, `SPLIT.jsonl` or `SPLIT.parquet`, or the Parquet files of the
-    Hub's data set. The split dev may be called validation. Without a dev file, the fraction `settings.holdout` of
-    train's articles is held out as dev, or of its contexts if there is only one article. A single file is train for
-    fine-tuning, and is used as a whole for scoring.
+    A folder holds `SPLIT-vVERSION.json`, `SPLIT.json`, `SPLIT.jsonl` (`.ndjson`, `.jl`) or `SPLIT.parquet`, or the
+    Parquet files of the Hub's data set. The split dev may be called validation. Without a dev file, the fraction
+    `settings.holdout` of train's articles is held out as dev, or of its contexts if there is only one article. A single
+    file is train for fine-tuning, and is used as a whole for scoring.
     """
 
     hub: str
@@ -122,9 +122,9 @@ class SquadFiles:
 
     def _file_names(self, split: str) -> list[str]:
         """Return the names that a split's file may have; the last ones are those of the Hub."""
-        endings = (f"-v{self.version}.json", ".json", ".jsonl", ".parquet", "-00000-of-00001.parquet")
+        endings = (".json", *JSON_LINES_ENDINGS, ".parquet", "-00000-of-00001.parquet")
         stems = ("dev", "validation") if split == "dev" else (split,)
-        return [stem + ending for stem in stems for ending in endings]
+        return [stem + ending for stem in stems for ending in (f"-v{self.version}.json", *endings)]
 
     def _folders(self, data: Path) -> list[Path]:
         """Return the folders that may hold the files: `data`, its subfolder `squad`, and the subfolder of the Hub."""
@@ -251,7 +251,7 @@ def _read_questions(path: Path, version: Version | None) -> list[Question]:
     """
     suffix = path.suffix.lower()
     iter_questions = _iter_document
-    if suffix == ".jsonl":
+    if suffix in JSON_LINES_ENDINGS:
         iter_questions = _iter_json_lines
     elif suffix == ".parquet":
         iter_questions = _iter_parquet

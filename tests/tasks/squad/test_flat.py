@@ -39,6 +39,7 @@ def as_lines(rows: list[dict[str, Any]]) -> str:
         ("dev.json", lambda rows: json.dumps({"data": rows}, indent=1)),
         ("dev.json", json.dumps),
         ("dev.jsonl", as_lines),
+        ("dev.ndjson", as_lines),
         ("dev.jsonl", lambda rows: as_lines(rows).replace("\n", "\n\n")),
         ("dev.jsonl", lambda rows: as_lines([{k: v for k, v in one.items() if k != "title"} for one in rows])),
     ],
