@@ -66,7 +66,8 @@ def pretrain(
             run.mark_running(out, status, state.step, schedule.total_steps)
             job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.resolved_warmup_steps)
-            loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints)
+            report_step = partial(run.write_step, out, status)
+            loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints, report_step)
             loop.run()
             loop.save()  # the loop itself saves the last step only if `train.save_every` is a number of steps
         return read_result(out, schedule.total_steps)

@@ -148,8 +148,9 @@ _FAILURE_STATES = {DivergedError.exit_code: "diverged", Interrupted.exit_code: "
 def write_run_status(out: Path) -> Iterator[RunStatus]:
     """Lock `out` while the block runs, and write the end of the run to `status.json` after it.
 
-    The file is written twice: by `mark_running`, which the block calls when training begins, and when the block ends.
-    If the block ends before `mark_running`, nothing is written, because `out` may hold files of another run until then.
+    The file is written by `mark_running`, which the block calls when training begins, by `write_step`, which the
+    training loop calls when it logs or saves, and when the block ends. If the block ends before `mark_running`,
+    nothing is written, because `out` may hold files of another run until then.
     """
     if not is_main():
         yield RunStatus()
@@ -177,7 +178,16 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
     status.step = step
     status.total_steps = total_steps
     if is_main():
-        store.write_json(out / "status.json", asdict(status))
+        write_step(out, status, step)
+
+
+def write_step(out: Path, status: RunStatus, step: int) -> None:
+    """Write `status.json` with the number of the last step; only rank 0 calls this function.
+
+    `status` itself keeps the step from which the run has started: a run that fails before its first checkpoint ends
+    with that step.
+    """
+    store.write_json(out / "status.json", asdict(replace(status, step=step)))
 
 
 def _write_end(out: Path, status: RunStatus, state: str, exit_code: int, message: str = "") -> None:

@@ -173,6 +173,17 @@ def test_pretrain_locked_directory_raises(command: Sequence[object], tmp_path: P
     resumed.kill()
 
 
+def test_status_of_running_run_has_the_last_step(command: Sequence[object], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    overrides = ("-s", "schedule.total_steps=100000", "-s", "train.log_every=3", "-s", "train.save_every=1000000")
+    process = start(tmp_path / "log", *command, "--out", run, *overrides)
+    assert process.reaches(lambda: (run / "status.json").exists() and read_status(run)["step"] >= 6)
+    process.kill()
+    status = read_status(run)
+    assert status["state"] == "running" and status["step"] % 3 == 0
+    assert status["step"] <= read_curve(run)[-1]["step"] <= status["step"] + 3
+
+
 # ---------------------------------------------------------------- recipes, data and checkpoints that do not fit
 
 
