@@ -64,7 +64,8 @@ class PretrainRecipe:
     directories with the same vocabulary, which are scored like the held-out text.
 
     At step 0 the weights are sampled from `train.seed`, unless `[init]` computes them or `[warm_start]` names a
-    checkpoint to copy them from, and then `[init]` is not used. `[distill]` names a teacher.
+    checkpoint to copy them from. Then `[init]` is not used, nor is `masked_bias` if the checkpoint has an MLM head.
+    `[distill]` names a teacher.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
