@@ -37,7 +37,9 @@ def pretrain(
     save_every: Annotated[
         str | None, typer.Option(help="Steps or time between two saves, such as 500 or 10m; default: the recipe's.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep; default: the recipe's.")] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="Number of checkpoints to keep; default: the recipe's.")
+    ] = None,
     teacher: Annotated[
         str | None, typer.Option(help="Checkpoint to distill: train on its predictions of masked words too.")
     ] = None,
@@ -57,10 +59,13 @@ def pretrain(
     start_ranks(nproc)
     from albert_cli import config
     from albert_cli.training import pretrain as pretraining
+    from albert_cli.training.settings import parse_duration
 
     # The options below are short forms of `-s` settings.
     changes = list(overrides or [])
     if save_every is not None:
+        if not save_every.isdecimal():
+            parse_duration(save_every, "--save-every")  # raises an error that names the option
         changes.append(f"train.save_every={save_every}")
     if keep is not None:
         changes.append(f"train.keep={keep}")

@@ -141,12 +141,15 @@ class PretrainRecipe:
         return self.warm_start.step
 
 
-def validate_pretrain_recipe(values: Mapping[str, object], origin: str) -> PretrainRecipe:
+def validate_pretrain_recipe(
+    values: Mapping[str, object], origin: str, overrides: Sequence[str] = ()
+) -> PretrainRecipe:
     """Check the values of a recipe and fill in the derived ones.
 
-    Raises `ConfigError` for a wrong value; its message begins with `origin`, the name or path of the recipe.
+    Raises `ConfigError` for a wrong value; its message begins with `origin`, the name or path of the recipe, or with
+    the one of `overrides`, which `values` include, that has set the value.
     """
-    return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
+    return config.validate_recipe(PretrainRecipe, values, origin, overrides=overrides).with_derived_values()
 
 
 def load_pretrain_recipe(
@@ -175,7 +178,7 @@ def load_pretrain_recipe(
             f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
             f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
         )
-    return validate_pretrain_recipe(values, recipe)
+    return validate_pretrain_recipe(values, recipe, overrides)
 
 
 def load_sampling_recipe(recipe: str) -> PretrainRecipe:

@@ -136,10 +136,10 @@ def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, mlflow: Any) -> None:
     assert [(m.step, m.value) for m in history] == [(0, 2.0), (1, 1.0)]
 
 
-def test_hint_for_mlflow_lists_variables_that_work(tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hint_for_mlflow_has_variables_that_work(tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     with pytest.raises(ConfigError) as error:
-        open_trackers(tmp_path, 0, ["mlflow"], {})
+        open_trackers(tmp_path, 0, ["mlflow"], {})  # a folder is allowed only by the variable
     values = dict(re.findall(r"(MLFLOW_ALLOW_FILE_STORE)=(\w+)", str(error.value.hint)))
     for name, value in values.items():
         monkeypatch.setenv(name, value)
