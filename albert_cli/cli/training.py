@@ -59,14 +59,11 @@ def pretrain(
     start_ranks(nproc)
     from albert_cli import config
     from albert_cli.training import pretrain as pretraining
-    from albert_cli.training.settings import parse_duration
 
     # The options below are short forms of `-s` settings.
     changes = list(overrides or [])
     if save_every is not None:
-        if not save_every.isdecimal():
-            parse_duration(save_every, "--save-every")  # raises an error that names the option
-        changes.append(f"train.save_every={save_every}")
+        changes.append(save_every_override(save_every))
     if keep is not None:
         changes.append(f"train.keep={keep}")
     if teacher:
@@ -88,6 +85,15 @@ def pretrain(
             recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
         )
         console.print_result(result.as_json(), result.as_text())
+
+
+def save_every_override(text: str) -> str:
+    """Return the setting for a value of `--save-every`; raise `ConfigError`, which names the option, if it is wrong."""
+    from albert_cli.training.settings import parse_duration
+
+    if not text.isdecimal():
+        parse_duration(text, "--save-every")
+    return f"train.save_every={text}"
 
 
 @command(app, stage="Fine-tune and score")

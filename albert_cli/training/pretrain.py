@@ -15,6 +15,7 @@ from typing import Final
 
 from albert_cli import config, console, store
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.formatting import count_of
 from albert_cli.model import hub
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import plan, run
@@ -137,7 +138,7 @@ def _resolve(
     inputs.warn_memory(recipe)
     if saved is not None:
         if budget is not None:
-            console.info(f"{out}: keeps the {recipe.schedule.total_steps:,} steps of its first start")
+            console.info(f"{out}: keeps the {count_of(recipe.schedule.total_steps, 'step')} of its first start")
         run.check_same_recipe(out, saved, recipe)
     if parent_run is not None and recipe.warm_start is not None:
         changes = "; ".join(recipe.warm_start.changes or ["nothing"])
@@ -173,7 +174,7 @@ def _fit_steps(inputs: PretrainInputs, started: float, budget: float, recipe: Pr
     steps = fitted.schedule.total_steps - fitted.first_step
     if steps < _MIN_USEFUL_STEPS:
         console.warn(
-            f"a model learns nothing in {steps} steps; delete --out and raise --max-time, or use shorter sequences "
-            "(-s data.max_seq_length=64)"
+            f"a model learns nothing in {count_of(steps, 'step')}; delete --out and raise --max-time, or use shorter "
+            "sequences (-s data.max_seq_length=64)"
         )
     return fitted
