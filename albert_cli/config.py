@@ -11,6 +11,7 @@ import difflib
 import functools
 import itertools
 import json
+import os
 import re
 import tomllib
 import typing
@@ -52,13 +53,19 @@ def shipped_recipes() -> Mapping[str, Path]:
     return {p.relative_to(RECIPES_DIR).with_suffix("").as_posix(): p for p in sorted(RECIPES_DIR.rglob("*.toml"))}
 
 
-def find_recipe(name: str) -> Path:
+def is_recipe_file(name: str) -> bool:
+    """Return True if the name of a recipe is the path of a TOML file, which need not exist."""
+    return name.lower().endswith(".toml")
+
+
+def find_recipe(name: str, folder: Path = Path()) -> Path:
     """Return the file of a recipe.
 
     name: the path of a TOML file, or the name of a shipped recipe: in full (`pretrain/albert-base`), or only the last
-    part (`albert-base`). Raises `ConfigError` if there is no such recipe, or more than one.
+    part (`albert-base`). Raises `ConfigError` if there is no such recipe, or more than one; its hint suggests a file in
+    `folder` with a similar name.
     """
-    if name.endswith(".toml"):
+    if is_recipe_file(name):
         if Path(name).is_file():
             return Path(name)
         raise ConfigError(f"{name}: no such recipe file", "`albert recipes list` lists the shipped recipes")
@@ -70,7 +77,13 @@ def find_recipe(name: str) -> Path:
         return shipped[matches[0]]
     if matches:
         raise ConfigError(f"recipe {name!r} is ambiguous", f"write one of {', '.join(matches)}")
+    path = folder / name
     hint = suggest(name, shipped) or "`albert recipes list` lists the shipped recipes"
+    # `lexists` accepts a name that is too long for a file.
+    if name and os.path.lexists(f"{path}.toml"):
+        hint = f"did you mean {name + '.toml'!r}?"
+    elif name and os.path.lexists(path):
+        raise ConfigError(f"{name}: is no recipe: the name of a recipe's file ends in .toml", "rename the file")
     raise ConfigError(f"no recipe is called {name!r}", hint)
 
 
@@ -127,10 +140,10 @@ def _find_parent(path: Path, parent: str) -> Path:
     parent: the value of `extends`, which is a path relative to the folder of `path`, or a name as in `find_recipe`.
     """
     sibling = path.parent / parent
-    if parent.endswith(".toml") and sibling.is_file():
+    if is_recipe_file(parent) and sibling.is_file():
         return sibling
     try:
-        return find_recipe(parent)
+        return find_recipe(parent, path.parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: extends: {error.message}", error.hint) from None
 
@@ -216,15 +229,18 @@ def load_recipe(schema: type[T], recipe: str | Mapping[str, object], overrides: 
     wrong value.
     """
     if isinstance(recipe, str):
-        return validate_recipe(schema, apply_overrides(read_recipe(recipe), overrides), origin=recipe)
-    return validate_recipe(schema, apply_overrides(recipe, overrides), origin="recipe")
+        return validate_recipe(schema, apply_overrides(read_recipe(recipe), overrides), recipe, overrides=overrides)
+    return validate_recipe(schema, apply_overrides(recipe, overrides), "recipe", overrides=overrides)
 
 
-def validate_recipe(schema: type[T], values: Mapping[str, object], origin: str, section: str = "") -> T:
+def validate_recipe(
+    schema: type[T], values: Mapping[str, object], origin: str, section: str = "", overrides: Sequence[str] = ()
+) -> T:
     """Convert nested dictionaries to the dataclass `schema`; raise `ConfigError` for an unknown key or a wrong type.
 
     origin: the recipe's name, which begins the message of the error. section: the section of the recipe that the values
-    are from, "" for the whole recipe.
+    are from, "" for the whole recipe. overrides: those that `values` include; the message begins with one of them if it
+    has set the key that is wrong.
     """
     from pydantic import ValidationError
 
@@ -239,6 +255,9 @@ def validate_recipe(schema: type[T], values: Mapping[str, object], origin: str, 
         problem = error
     else:
         return cast(T, model.recipe)  # type: ignore[attr-defined]
+    for override in overrides:  # the last one for a key counts
+        if any(re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", problem.message) for key in flatten_override(override)):
+            origin = f"-s {override}"
     raise ConfigError(f"{origin}: {problem.message}", problem.hint)
 
 
@@ -265,8 +284,19 @@ def _translate_validation_error(schema: type[object], error: ValidationError, se
     key = ".".join(filter(None, (section, *map(str, first["loc"][1:3]))))
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing", "add this key")
-    reason = first["msg"].replace("Input should", "it should", 1)
-    return ConfigError(f"{key} is {first['input']!r}: {reason}")
+    # A key of several types has a problem for each of them.
+    same_key = [detail["msg"] for detail in details if detail["loc"][:3] == first["loc"][:3]]
+    first_reason, *other_reasons = dict.fromkeys(same_key)
+    reasons = [first_reason.replace("Input should", "it should", 1)]
+    reasons += [reason.removeprefix("Input should be ") for reason in other_reasons]
+    hint = None
+    choices = re.findall(r"'(.+?)'", first["msg"])
+    if first["type"] == "tuple_type" and isinstance(first["input"], str | int | float):
+        value = format_toml_value([first["input"]])
+        hint = f"write a list: {key} = {value}, or -s '{key}={value}'"
+    elif first["type"] == "literal_error" and choices and len(first["loc"]) <= 3:  # longer: in a list
+        hint = f"write one of these words, for example -s {key}={choices[0]}"
+    return ConfigError(f"{key} is {first['input']!r}: {' or '.join(reasons)}", hint)
 
 
 def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str) -> ConfigError:

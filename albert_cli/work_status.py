@@ -16,7 +16,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from albert_cli import store
-from albert_cli.errors import AlbertError, InputError
+from albert_cli.errors import AlbertError, ConfigError, InputError
 from albert_cli.evaluation.output import CONTROLS_FOLDER
 from albert_cli.results import RESULTS
 from albert_cli.work_plan import STAGE_LOCKS, UNIT_LOCKS, UnitNote, read_note, read_plans
@@ -36,6 +36,7 @@ class _RunStatus(TypedDict, total=False):
     message: str
     host: str
     command: str
+    exit_code: int | None
 
 
 class _SeedsResult(TypedDict, total=False):
@@ -175,18 +176,29 @@ def _iter_runs(directory: Path, folders: Sequence[Path]) -> Iterator[WorkUnitSta
 
 
 def _describe_run(run: Path, name: str) -> WorkUnitStatus:
-    """Return the state of a run from its `status.json` and its lock."""
+    """Return the state of a run from its `status.json` and its lock.
+
+    A diverged run and one with wrong settings (exit code 2) have no command, because the same command would fail again.
+    """
     status = store.read_record(run / "status.json", _RunStatus)
     state = status.get("state", "")
-    progress = f"step {status.get('step', 0):,} of {status.get('total_steps', 0):,}"
+    is_killed = state in ("starting", "running") and not store.is_locked(run)  # before it could change the state
+    step = status.get("step", 0)
+    checkpoints = store.saved_steps(run)
+    if is_killed and checkpoints:
+        step = int(checkpoints[-1].name.removeprefix("step-"))  # the run resumes from it, not from its last step
+    progress = f"step {step:,} of {status.get('total_steps', 0):,}"
     host = f" on {status['host']}" if status.get("host") else ""
     command = status.get("command", "")
+    if state == "diverged" or status.get("exit_code") == ConfigError.exit_code:
+        command = ""
     if state == "done":
         return WorkUnitStatus(name, "done", progress)
-    if state in ("starting", "running") and store.is_locked(run):
+    if is_killed:
+        when = "" if checkpoints else " before its first checkpoint"
+        return WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed{when}", command)
+    if state in ("starting", "running"):
         return WorkUnitStatus(name, "running", f"{progress}{host}", command)
-    if state in ("starting", "running"):  # not locked, so the process was killed before it could change the state
-        return WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed", command)
     detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
     if state == "interrupted":
         return WorkUnitStatus(name, "interrupted", detail, command)

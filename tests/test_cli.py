@@ -295,6 +295,22 @@ def test_every_shipped_recipe_is_valid(name: str) -> None:
     assert {"expected"} <= resolved.keys() or {"optimizer", "schedule", "train"} <= resolved.keys()
 
 
+@pytest.mark.parametrize("name", ["pretrain/continue", "mini/docs"])
+def test_validated_recipe_can_be_used_as_a_recipe(name: str, finished: Path, tiny_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(albert("recipes", "validate", name).out)
+    call = ["--data", tiny_data, "--out", tmp_path / "run", "--show-config", "--json"]
+    if name == "pretrain/continue":
+        call += ["-s", f"warm_start.checkpoint={finished}", "-s", "data.max_seq_length=32"]
+    printed = [albert("pretrain", recipe, *call).out for recipe in (name, tmp_path / "mine.toml")]
+    assert json.loads(printed[0]) == json.loads(printed[1])
+
+
+@pytest.mark.parametrize(("option", "value"), [("--save-every", "abc"), ("--keep", "0")])
+def test_error_of_an_option_names_the_option(option: str, value: str, tiny_data: Path, tmp_path: Path) -> None:
+    call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", tmp_path / "run", option, value]
+    assert option in albert(*call, expect=2).err
+
+
 def test_show_prints_the_recipe_file() -> None:
     name = "pretrain/albert-xxlarge"
     assert albert("recipes", "show", name).out.strip() == config.shipped_recipes()[name].read_text().strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import tomllib
 import typing
 from collections.abc import Iterator
@@ -240,6 +241,28 @@ def test_unreadable_recipe_is_rejected(text: bytes, message: str, tmp_path: Path
         config.read_recipe(str(path))
 
 
+@pytest.mark.parametrize("name", ["tiny.toml.txt", "tiny.TXT", "folder"])
+def test_file_with_another_suffix_is_no_recipe(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    if name != "folder":
+        write(tmp_path / name, "[train]\nseed = 1\n")
+    with pytest.raises(ConfigError, match=r"ends in \.toml"):
+        config.read_recipe(name)
+
+
+def test_recipe_without_its_suffix_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(write(tmp_path / "sub" / "tiny.TOML", "[train]\nseed = 1\n"))
+    assert config.read_recipe(str(path)) == {"train": {"seed": 1}}
+    path.rename(path.with_suffix(".toml"))
+    write(path.with_name("child.toml"), 'extends = "tiny"\n')
+    for name, suggestion in {"sub/tiny": "sub/tiny.toml", "sub/child.toml": "tiny.toml"}.items():
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ConfigError) as raised:
+            config.read_recipe(name)
+        assert raised.value.hint == f"did you mean {suggestion!r}?"
+
+
 def test_recipe_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_bytes(b"\xef\xbb\xbf# A comment.\n[train]\nseed = 1\n")
@@ -316,6 +339,30 @@ def test_overrides_are_checked_like_the_recipe() -> None:
         config.load_recipe(PretrainRecipe, "albert-base", ["model=3"])
     with pytest.raises(ConfigError, match=r"train\.save_every is 1\.5: "):
         config.load_recipe(PretrainRecipe, "albert-base", ["train.save_every=1.5"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "origin"),
+    [
+        (["schedule.total_steps=abc"], "-s schedule.total_steps=abc: "),
+        (["train={save_every='abc'}"], "-s train={save_every='abc'}: "),
+        (["optimizer.lrr=1", "train.seed=3"], "-s optimizer.lrr=1: "),
+        (["train.seed=1", "train.seed=x"], "-s train.seed=x: "),
+        (["model.max_position_embeddings=16"], "albert-base: "),
+    ],
+)
+def test_error_in_an_override_names_it(overrides: list[str], origin: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config.load_recipe(PretrainRecipe, "albert-base", overrides)
+    assert raised.value.message.startswith(origin)
+
+
+def test_value_of_a_wrong_form_has_a_hint_that_works() -> None:
+    for override in ("train.compile=true", "train.track=wandb", "masked_bias=x", "init.neighbors=3"):
+        with pytest.raises(ConfigError) as raised:
+            config.load_recipe(PretrainRecipe, "albert-base", [override])
+        arguments = shlex.split(str(raised.value.hint))
+        config.load_recipe(PretrainRecipe, "albert-base", [arguments[arguments.index("-s") + 1]])
 
 
 # ---------------------------------------------------------------- saved recipes

@@ -27,14 +27,21 @@ def test_status_of_runs_lists_state_reason_and_command(tmp_path: Path) -> None:
     write_status(tmp_path / "run-1", state="diverged", message="loss is not finite", command="albert finetune a")
     write_status(tmp_path / "run-2", state="running", command="albert finetune b")
     write_status(tmp_path / "run-3", state="running", command="albert finetune c")
+    write_status(tmp_path / "run-4", state="failed", exit_code=2, command="albert finetune d")
     with store.lock(tmp_path / "run-2"):
         text = albert("status", tmp_path).out
         data = json.loads(albert("status", tmp_path, "--json").out)
-    assert data["counts"] == {"done": 1, "running": 1, "failed": 1, "interrupted": 1}
+    assert data["counts"] == {"done": 1, "running": 1, "failed": 2, "interrupted": 1}
     assert "run-2  step 5 of 20 on node7" in text
     assert "run-1  step 5 of 20: diverged: loss is not finite" in text
     assert "run-3  step 5 of 20; its process on node7 was killed" in text
-    assert text.endswith("to continue:\n  albert finetune a\n  albert finetune c\n")
+    assert text.endswith("to continue:\n  albert finetune c\n")
+
+
+def test_status_of_a_killed_run_is_its_newest_checkpoint(tiny_data: Path, tmp_path: Path) -> None:
+    run = pretrained(tiny_data, tmp_path / "run")
+    write_status(run, state="running", step=23, total_steps=40)
+    assert "step 20 of 40; its process on node7 was killed\n" in albert("status", run).out
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from albert_cli import console
 from albert_cli.cli.app import app, command, invoke_json
 from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
 from albert_cli.errors import ConfigError
+from albert_cli.formatting import count_of
 
 _SECONDS_BETWEEN_STATUS = 10
 
@@ -57,7 +58,8 @@ def params(
     if memory is not None:
         memory_bytes = parse_size(memory)
         if memory_bytes < 1_000_000:  # most likely a number without a unit
-            raise ConfigError(f"--memory {memory}: too little for any model", "for example --memory 12GB")
+            hint = f"did you mean --memory {memory}GB?" if memory.strip().isdecimal() else "for example --memory 12GB"
+            raise ConfigError(f"--memory {memory}: only {count_of(memory_bytes, 'byte')}", hint)
     models, text = tables.describe_models(
         names or [], memory_bytes, overrides or [], details=details, as_markdown=markdown
     )

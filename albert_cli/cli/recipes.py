@@ -74,7 +74,9 @@ def recipes_validate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Check a recipe: every key, type and range, and that its sections fit together.
+    """Check a recipe: every key, type and range, and that its sections fit together. Print it with its defaults.
+
+    A run adds what the recipe leaves to its data and checkpoint: the size of the vocabulary, or the whole [model].
 
     Example: albert recipes validate mine.toml
     """
@@ -93,10 +95,18 @@ def recipes_validate(
     from albert_cli.training.pretrain_recipe import PretrainRecipe
     from albert_cli.training.task_recipe import FinetuneRecipe
 
-    schema: type[object] = PretrainRecipe
+    resolved: object
     if "task" in values:
-        schema = FinetuneRecipe
+        resolved = config.load_recipe(FinetuneRecipe, file).with_derived_values()
     elif "expected" in values:
-        schema = VerifyRecipe
-    resolved = config.load_recipe(schema, file)
-    console.print_result(config.to_toml_values(resolved), config.dump_toml(resolved).rstrip())
+        resolved = config.load_recipe(VerifyRecipe, file)
+    else:
+        resolved = config.load_recipe(PretrainRecipe, file).with_derived_values()
+    printed = config.to_toml_values(resolved)
+    if isinstance(resolved, PretrainRecipe):
+        # The default values of these keys would be wrong in a run, which takes them from its data and its checkpoint.
+        if "model" not in values:
+            del printed["model"]
+        elif "vocab_size" not in values["model"]:
+            del printed["model"]["vocab_size"]
+    console.print_result(printed, config.dump_toml(printed).rstrip())

@@ -37,7 +37,9 @@ def pretrain(
     save_every: Annotated[
         str | None, typer.Option(help="Steps or time between two saves, such as 500 or 10m; default: the recipe's.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(help="Number of checkpoints to keep; default: the recipe's.")] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="Number of checkpoints to keep; default: the recipe's.")
+    ] = None,
     teacher: Annotated[
         str | None, typer.Option(help="Checkpoint to distill: train on its predictions of masked words too.")
     ] = None,
@@ -61,7 +63,7 @@ def pretrain(
     # The options below are short forms of `-s` settings.
     changes = list(overrides or [])
     if save_every is not None:
-        changes.append(f"train.save_every={save_every}")
+        changes.append(save_every_override(save_every))
     if keep is not None:
         changes.append(f"train.keep={keep}")
     if teacher:
@@ -83,6 +85,15 @@ def pretrain(
             recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
         )
         console.print_result(result.as_json(), result.as_text())
+
+
+def save_every_override(text: str) -> str:
+    """Return the setting for a value of `--save-every`; raise `ConfigError`, which names the option, if it is wrong."""
+    from albert_cli.training.settings import parse_duration
+
+    if not text.isdecimal():
+        parse_duration(text, "--save-every")
+    return f"train.save_every={text}"
 
 
 @command(app, stage="Fine-tune and score")

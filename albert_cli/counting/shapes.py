@@ -73,7 +73,7 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
         return make_shape(_read_directory(directory), "checkpoint")
     shipped = recipes.shipped_recipes()
     short_names = {full_name.rsplit("/", 1)[-1] for full_name in shipped}  # pretrain/albert-base without its folder
-    if base_name.endswith(".toml") or base_name in shipped or base_name in short_names:
+    if recipes.is_recipe_file(base_name) or base_name in shipped or base_name in short_names:
         section = {**_read_model_section(base_name), **changes}
         config = ModelConfig.from_values(section, name)
         return Shape(name, config, "recipe", vocab_size_assumed="vocab_size" not in section)

@@ -47,6 +47,7 @@ SHORT_KEYS = {  # keys on the command line, with the recipe's keys
     "length": "data.max_seq_length",
     "intermediate": "intermediate_task",
 }
+_SHORT_KEY_OF = {full_key: key for key, full_key in SHORT_KEYS.items()}
 CAVEAT = "The best combination was selected on dev, so its dev score is optimistic: use other data or new seeds."
 
 Combination = Mapping[str, str]  # value by key, both as on the command line
@@ -76,6 +77,7 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
         if key not in SHORT_KEYS and "." not in key:
             hint = config.suggest(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
             raise ConfigError(f"{text}: unknown key {key!r}", hint)
+        key = _SHORT_KEY_OF.get(key, key)  # so that both spellings have the same folder
         if "/" in text:
             raise ConfigError(f"{text}: a value must not contain /, because the values are part of a folder's name")
         if key in values_by_key:

@@ -66,7 +66,7 @@ class VerifyRecipe:
 
 def is_verify_recipe(name: str) -> bool:
     """Return True if `name`, the argument TASK of `albert eval`, is a recipe for verification."""
-    return (name.endswith(".toml") or name in config.shipped_recipes()) and "expected" in config.read_recipe(name)
+    return (config.is_recipe_file(name) or name in config.shipped_recipes()) and "expected" in config.read_recipe(name)
 
 
 def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResult:

@@ -281,7 +281,7 @@ def list_experiments() -> tuple[dict[str, str], str]:
 def load_experiment(name: str) -> Experiment:
     """Read and check an experiment by name or path; raise `ConfigError` if the name or the file is invalid."""
     recipe = name
-    if not name.endswith(".toml"):
+    if not config.is_recipe_file(name):
         short_name = name.removeprefix(FOLDER)
         names = experiment_names()
         if short_name not in names:

@@ -244,12 +244,15 @@ def _frequencies(dimensions: int) -> Tensor:
 
 
 @torch.no_grad()
-def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: PositionGrowth) -> hub.Checkpoint:
+def resize_positions(
+    checkpoint: hub.Checkpoint, positions: int, method: PositionGrowth, *, quiet: bool = False
+) -> hub.Checkpoint:
     """Return a checkpoint whose position embeddings are extended to `positions`.
 
     `tile` repeats the position vectors, which preserves the differences between neighbors (Longformer, arXiv
     2004.05150, section 5). `interpolate` stretches them linearly, which preserves the difference between the beginning
-    and the end of a text. Raises `ConfigError` if the checkpoint has more positions.
+    and the end of a text. Prints what it does, unless `quiet`. Raises `ConfigError` if the checkpoint has more
+    positions.
     """
     current = checkpoint.config.max_position_embeddings
     table_name = "encoder.embeddings.position.weight"
@@ -266,6 +269,7 @@ def resize_positions(checkpoint: hub.Checkpoint, positions: int, method: Positio
     else:
         table_1EP = F.interpolate(table_PE.T[None], positions, mode="linear", align_corners=True)
         table_PE = table_1EP[0].T.contiguous()
-    console.info(f"{checkpoint.directory}: {method}s {current:,} positions to {positions:,}")
+    if not quiet:
+        console.info(f"{checkpoint.directory}: {method}s {current:,} positions to {positions:,}")
     config = replace(checkpoint.config, max_position_embeddings=positions)
     return replace(checkpoint, config=config, tensors={**checkpoint.tensors, table_name: table_PE})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,8 @@ def finetune(
             if state.best_step:
                 job.best = weight_files.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
             run.mark_running(out, status, state.step, schedule.total_steps)
-            Loop(job, optimizer, schedule, out, group, job.title, parents, state).run()
+            report_step = partial(run.write_step, out, status)
+            Loop(job, optimizer, schedule, out, group, job.title, parents, state, report_step=report_step).run()
             return _publish_best(job, out, state, parents, schedule)
 
 

@@ -61,7 +61,9 @@ def set_first_weights(inputs: PretrainInputs, job: PretrainingJob, optimizer: Op
     recipe = job.settings
     warm_start = recipe.warm_start
     if warm_start is not None:
-        parent = load_parent(warm_start, recipe.model, job.corpora.vocabulary, job.corpora.train.directory)
+        corpora = job.corpora
+        # The checks before the first start have already printed how the positions are resized.
+        parent = load_parent(warm_start, recipe.model, corpora.vocabulary, corpora.train.directory, quiet=True)
         if warm_start.continues is None:
             copy_parent_weights(job.model, parent, stack=warm_start.stack)
             return TrainState()

@@ -11,7 +11,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,6 +65,7 @@ class Loop(Generic[BatchT]):
 
     `out` is the run's directory, `label` the text before the progress bar. `parents`: the fingerprints of data and
     parent checkpoints, which every checkpoint records. `hints`: the rules for hints about the loss; None prints none.
+    `report_step`: called on rank 0 with the number of each step that is logged or saved; None reports none.
     """
 
     job: TrainingJob[BatchT]
@@ -76,6 +77,7 @@ class Loop(Generic[BatchT]):
     parents: Mapping[str, str] = field(default_factory=dict)
     state: TrainState = field(default_factory=TrainState)
     hints: LossHints | None = None
+    report_step: Callable[[int], None] | None = None
     _stop_requested: bool = field(default=False, init=False)
     _last_save: float = field(default=0.0, init=False)  # `time.monotonic()` of the last save, or of the start
 
@@ -147,10 +149,16 @@ class Loop(Generic[BatchT]):
                 if self._is_due(train.log_every):
                     if log:
                         log.write_steps(self.state, means, speed)
+                        self._report_step()
                     window = StepWindow()
                 paused = time.monotonic()
                 yield result
                 window.started += time.monotonic() - paused  # the speed excludes the caller's evaluations and saves
+
+    def _report_step(self) -> None:
+        """Report the number of steps on rank 0."""
+        if self.report_step is not None:
+            self.report_step(self.state.step)
 
     def _on_signal(self, number: int, frame: object) -> None:
         """Record SIGTERM, SIGUSR1 and the first Ctrl-C; a second Ctrl-C interrupts immediately."""
@@ -219,7 +227,7 @@ class Loop(Generic[BatchT]):
     def _divergence_hint(self) -> str:
         if self.state.step == 0 and self.job.weight_sources:  # before the first update, the learning rate is no cause
             return f"the weights in {' or '.join(self.job.weight_sources)} may be damaged; use another checkpoint"
-        hint = "lower optimizer.lr or lengthen the warmup"
+        hint = "lower optimizer.lr or lengthen the warmup, and choose another --out"
         steps = store.saved_steps(self.out)
         return f"{hint}; the last checkpoint is {steps[-1]}" if steps else hint
 
@@ -255,6 +263,7 @@ class Loop(Generic[BatchT]):
                 self.out, self.state, self.optimizer, self.job.write_model, recipe=self.job.recipe_toml,
                 parents=self.parents, keep=self.job.settings.train.keep,
             )  # fmt: skip
+            self._report_step()
         self.group.barrier()
         self._last_save = time.monotonic()
 

@@ -19,6 +19,7 @@ from albert_cli.counting import activations, costs
 from albert_cli.data.pairs import examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import CheckpointError
+from albert_cli.formatting import count_of
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.ranks import RankGroup
@@ -204,7 +205,8 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
     """
     steps = fitted.schedule.total_steps - fitted.first_step
     text = (
-        f"{1000 * times.step:.1f} ms per step, {times.evaluation:.1f} s per evaluation: {steps:,} steps fit into "
+        f"{1000 * times.step:.1f} ms per step, {times.evaluation:.1f} s per evaluation: "
+        f"{count_of(steps, 'step')} {'fits' if steps == 1 else 'fit'} into "
         f"{console.format_duration(budget)}"
     )
     warmup = planned.schedule.warmup_steps

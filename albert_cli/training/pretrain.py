@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from albert_cli import console, store
+from albert_cli import config, console, store
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.formatting import count_of
+from albert_cli.model import hub
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import plan, run
 from albert_cli.training.device import use_threads
@@ -51,7 +54,7 @@ def pretrain(
     opened = open_inputs(recipe, data, out, overrides, device, verify=verify)
     with opened as inputs, run.write_run_status(out) as status:
         group = inputs.group
-        resolved = _resolve(inputs, out, resume, budget)
+        resolved = _resolve(inputs, out, overrides, resume, budget)
         if group.rank == 0:
             plan.check_disk(resolved, out)
         schedule = resolved.schedule
@@ -66,7 +69,8 @@ def pretrain(
             run.mark_running(out, status, state.step, schedule.total_steps)
             job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.resolved_warmup_steps)
-            loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints)
+            report_step = partial(run.write_step, out, status)
+            loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints, report_step)
             loop.run()
             loop.save()  # the loop itself saves the last step only if `train.save_every` is a number of steps
         return read_result(out, schedule.total_steps)
@@ -87,7 +91,7 @@ def plan_pretraining(
     budget = None if max_time is None else parse_duration(max_time, "--max-time")
     with open_inputs(recipe, data, out, overrides, device, verify=verify) as inputs:
         group = inputs.group
-        resolved = _resolve(inputs, out, resume, budget)
+        resolved = _resolve(inputs, out, overrides, resume, budget)
         run_plan = plan.describe_run(resolved, inputs.corpora.train, out, inputs.device, group.world_size)
         console.print_partial_result(run_plan.as_text())
         duration = plan.estimate_duration(resolved, inputs.device, group, inputs.new_job)
@@ -100,7 +104,9 @@ def load_recipe_for_data(recipe: str, data: Path, out: Path, overrides: Sequence
     return load_pretrain_recipe(recipe, overrides, vocabulary.size, out)
 
 
-def _resolve(inputs: PretrainInputs, out: Path, resume: run.ResumeMode, budget: float | None) -> PretrainRecipe:
+def _resolve(
+    inputs: PretrainInputs, out: Path, overrides: Sequence[str], resume: run.ResumeMode, budget: float | None
+) -> PretrainRecipe:
     """Resolve the recipe for its inputs, the run in `out`, and the time budget in seconds, if there is one.
 
     Raises `BusyError` or `ConfigError` if `out` cannot hold the run, or holds a run that the recipe cannot resume.
@@ -111,28 +117,50 @@ def _resolve(inputs: PretrainInputs, out: Path, resume: run.ResumeMode, budget: 
     group.barrier()  # rank 0 writes its recipe only after all ranks have looked for a saved one
     parent_fingerprint = None
     parent_run = None
-    warm_start = inputs.recipe.warm_start
+    recipe = inputs.recipe
+    warm_start = recipe.warm_start
     if warm_start is not None and not store.saved_steps(out):  # a run with a saved step no longer reads its parent
         corpora = inputs.corpora
-        parent = load_parent(warm_start, inputs.recipe.model, corpora.vocabulary, corpora.train.directory)
+        parent = load_parent(warm_start, recipe.model, corpora.vocabulary, corpora.train.directory)
         if warm_start.continues is not None:
             parent_run = ParentRun.load(parent.directory)
         parent_fingerprint = store.fingerprint(parent.directory)
+        recipe = _without_unused_settings(recipe, parent, overrides)
+    elif warm_start is not None and saved is not None:
+        recipe = replace(recipe, masked_bias=saved.masked_bias)
     fit_steps = None
     if budget is not None:
         fit_steps = partial(_fit_steps, inputs, started, budget)
     environment = RunEnvironment(
         inputs.device, group, inputs.data_fingerprint, parent_fingerprint, parent_run, fit_steps
     )
-    recipe = resolve_recipe(inputs.recipe, environment, saved)
+    recipe = resolve_recipe(recipe, environment, saved)
     inputs.warn_memory(recipe)
     if saved is not None:
         if budget is not None:
-            console.info(f"{out}: keeps the {recipe.schedule.total_steps:,} steps of its first start")
+            console.info(f"{out}: keeps the {count_of(recipe.schedule.total_steps, 'step')} of its first start")
         run.check_same_recipe(out, saved, recipe)
     if parent_run is not None and recipe.warm_start is not None:
         changes = "; ".join(recipe.warm_start.changes or ["nothing"])
         console.info(f"continues {parent_run.directory}, and changes: {changes}")
+    return recipe
+
+
+def _without_unused_settings(
+    recipe: PretrainRecipe, parent: hub.Checkpoint, overrides: Sequence[str]
+) -> PretrainRecipe:
+    """Reset `masked_bias` if the parent has an MLM head; print a note if an override sets it or [init] in vain.
+
+    `PretrainRecipe.with_derived_values` has already reset [init].
+    """
+    unused_keys = ["init"]
+    if "masked.bias" in parent.tensors:
+        unused_keys.append("masked_bias")
+        recipe = replace(recipe, masked_bias="zero")
+    overridden = {key.split(".")[0] for override in overrides for key in config.flatten_override(override)}
+    if names := [key for key in unused_keys if key in overridden]:
+        verb = "is" if len(names) == 1 else "are"
+        console.info(f"starts from {parent.directory}, so {' and '.join(names)} {verb} not used")
     return recipe
 
 
@@ -146,7 +174,7 @@ def _fit_steps(inputs: PretrainInputs, started: float, budget: float, recipe: Pr
     steps = fitted.schedule.total_steps - fitted.first_step
     if steps < _MIN_USEFUL_STEPS:
         console.warn(
-            f"a model learns nothing in {steps} steps; delete --out and raise --max-time, or use shorter sequences "
-            "(-s data.max_seq_length=64)"
+            f"a model learns nothing in {count_of(steps, 'step')}; delete --out and raise --max-time, or use shorter "
+            "sequences (-s data.max_seq_length=64)"
         )
     return fitted

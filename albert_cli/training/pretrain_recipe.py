@@ -64,7 +64,8 @@ class PretrainRecipe:
     directories with the same vocabulary, which are scored like the held-out text.
 
     At step 0 the weights are sampled from `train.seed`, unless `[init]` computes them or `[warm_start]` names a
-    checkpoint to copy them from, and then `[init]` is not used. `[distill]` names a teacher.
+    checkpoint to copy them from. Then `[init]` is not used, nor is `masked_bias` if the checkpoint has an MLM head.
+    `[distill]` names a teacher.
     """
 
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -140,12 +141,15 @@ class PretrainRecipe:
         return self.warm_start.step
 
 
-def validate_pretrain_recipe(values: Mapping[str, object], origin: str) -> PretrainRecipe:
+def validate_pretrain_recipe(
+    values: Mapping[str, object], origin: str, overrides: Sequence[str] = ()
+) -> PretrainRecipe:
     """Check the values of a recipe and fill in the derived ones.
 
-    Raises `ConfigError` for a wrong value; its message begins with `origin`, the name or path of the recipe.
+    Raises `ConfigError` for a wrong value; its message begins with `origin`, the name or path of the recipe, or with
+    the one of `overrides`, which `values` include, that has set the value.
     """
-    return config.validate_recipe(PretrainRecipe, values, origin).with_derived_values()
+    return config.validate_recipe(PretrainRecipe, values, origin, overrides=overrides).with_derived_values()
 
 
 def load_pretrain_recipe(
@@ -174,7 +178,7 @@ def load_pretrain_recipe(
             f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
             f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
         )
-    return validate_pretrain_recipe(values, recipe)
+    return validate_pretrain_recipe(values, recipe, overrides)
 
 
 def load_sampling_recipe(recipe: str) -> PretrainRecipe:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -69,8 +70,16 @@ def check_same_recipe(out: Path, saved: RecipeT, recipe: RecipeT) -> None:
     if differences:
         raise ConfigError(
             f"{out}: was started with another recipe: {'; '.join(differences)}",
-            "choose another --out, or use the settings that the run was started with",
+            f"use the settings that the run was started with, or {_describe_new_start(out)}",
         )
+
+
+def _describe_new_start(out: Path) -> str:
+    """Return the end of a hint: how to train with other settings or data than the run in `out`."""
+    path = out / "recipe.toml"
+    if path.is_file() and "task" not in store.read_toml(path):
+        return f"choose another --out; to train the model further, add -s warm_start.continues={shlex.quote(str(out))}"
+    return "choose another --out"
 
 
 # ---------------------------------------------------------------- the newest checkpoint of a resumed run
@@ -115,9 +124,11 @@ def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str
     for name, fingerprint in current.items():
         if saved.get(name) != fingerprint:
             other = "other data" if name == "data" else f"another {name}"
-            raise ConfigError(
-                f"{out}: was started with {other} ({saved.get(name)}, now {fingerprint})", "choose another --out"
-            )
+            command = ""
+            if (out / "status.json").is_file():
+                command = store.read_record(out / "status.json", RunStatus).command
+            suffix = f" by: {command}" if command else ""  # it names the other directory, or the same with other files
+            raise ConfigError(f"{out}: was started with {other}{suffix}", _describe_new_start(out))
 
 
 # ---------------------------------------------------------------- the status of a run
@@ -148,8 +159,9 @@ _FAILURE_STATES = {DivergedError.exit_code: "diverged", Interrupted.exit_code: "
 def write_run_status(out: Path) -> Iterator[RunStatus]:
     """Lock `out` while the block runs, and write the end of the run to `status.json` after it.
 
-    The file is written twice: by `mark_running`, which the block calls when training begins, and when the block ends.
-    If the block ends before `mark_running`, nothing is written, because `out` may hold files of another run until then.
+    The file is written by `mark_running`, which the block calls when training begins, by `write_step`, which the
+    training loop calls when it logs or saves, and when the block ends. If the block ends before `mark_running`,
+    nothing is written, because `out` may hold files of another run until then.
     """
     if not is_main():
         yield RunStatus()
@@ -177,7 +189,16 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
     status.step = step
     status.total_steps = total_steps
     if is_main():
-        store.write_json(out / "status.json", asdict(status))
+        write_step(out, status, step)
+
+
+def write_step(out: Path, status: RunStatus, step: int) -> None:
+    """Write `status.json` with the number of the last step; only rank 0 calls this function.
+
+    `status` itself keeps the step from which the run has started: a run that fails before its first checkpoint ends
+    with that step.
+    """
+    store.write_json(out / "status.json", asdict(replace(status, step=step)))
 
 
 def _write_end(out: Path, status: RunStatus, state: str, exit_code: int, message: str = "") -> None:

@@ -232,7 +232,7 @@ def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPE
     task: a task's name, the full name of a shipped recipe (`mini/rte`), or a file. recipes: the folder that has a
     task's recipe `TASK.toml`, either a folder of shipped recipes or another directory.
     """
-    if task.endswith(".toml") or task in config.shipped_recipes():
+    if config.is_recipe_file(task) or task in config.shipped_recipes():
         if "task" not in config.read_recipe(task):
             raise ConfigError(
                 f"{task}: is not a fine-tuning recipe, because it names no task", "use it with `albert pretrain`"

@@ -98,7 +98,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, on the server or in the database that `MLFLOW_TRACKING_URI` names."""
+    """A run of MLflow, on the server, or in the folder or database, that `MLFLOW_TRACKING_URI` names."""
 
     name = "mlflow"
 
@@ -160,7 +160,8 @@ _CLASSES: Final[Mapping[str, Callable[[Path, str | None, Mapping[str, object]], 
 }
 _HINTS: Final = {
     "wandb": "run `wandb login`, or set WANDB_MODE=offline and run `wandb sync` later",
-    "mlflow": "set MLFLOW_TRACKING_URI to a server or a database that this machine reaches",
+    "mlflow": "set MLFLOW_TRACKING_URI to a server, or to file:///FOLDER with MLFLOW_ALLOW_FILE_STORE=true; "
+    "a database (sqlite:///FILE) needs `pip install mlflow`",
     "trackio": "set TRACKIO_DIR to a folder that can be written",
 }
 
@@ -198,7 +199,8 @@ def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[st
     """Open TensorBoard if it is installed, and the trackers in `names`; a resumed run continues its curves.
 
     `step` is the step from which the run starts or resumes. Trackers record the values of `recipe` with the run. Raises
-    `ConfigError` if a named tracker is not installed or cannot start, for example without a login.
+    `ConfigError` if a named tracker is not installed or cannot start, for example without a login; the trackers that
+    are open already are closed, and the next attempt continues their curves.
     """
     trackers: list[Tracker] = []
     if importlib.util.find_spec("tensorboard") is not None:
@@ -208,13 +210,23 @@ def open_trackers(out: Path, step: int, names: Sequence[str], recipe: Mapping[st
     ids: dict[str, str] = {}
     if (out / IDS_FILE).exists():
         ids = {key: str(value) for key, value in store.read_json(out / IDS_FILE).items()}
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"train.track: {name} is not installed", f"pip install 'albert-cli[{name}]'")
-        try:
-            trackers.append(_CLASSES[name](out, ids.get(name), recipe))
-        except Exception as error:
-            raise ConfigError(f"train.track: {name} does not start: {first_line(error)}", _HINTS[name]) from error
-    ids |= {tracker.name: tracker.run_id for tracker in trackers if tracker.run_id}
-    store.write_json(out / IDS_FILE, ids)
+    try:
+        for name in names:
+            tracker = _open_tracker(name, out, ids.get(name), recipe)
+            trackers.append(tracker)
+            ids[name] = tracker.run_id
+            store.write_json(out / IDS_FILE, ids)
+    except ConfigError:
+        Trackers(trackers).close()
+        raise
     return Trackers(trackers)
+
+
+def _open_tracker(name: str, out: Path, run_id: str | None, recipe: Mapping[str, object]) -> Tracker:
+    """Open a named tracker; raise `ConfigError` if it is not installed or cannot start."""
+    if importlib.util.find_spec(name) is None:
+        raise ConfigError(f"train.track: {name} is not installed", f"pip install 'albert-cli[{name}]'")
+    try:
+        return _CLASSES[name](out, run_id, recipe)
+    except Exception as error:
+        raise ConfigError(f"train.track: {name} does not start: {first_line(error)}", _HINTS[name]) from error

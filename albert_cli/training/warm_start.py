@@ -16,6 +16,7 @@ from typing import Final
 
 from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.formatting import count_of
 from albert_cli.model import hub, loading
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
@@ -75,12 +76,18 @@ class WarmStart:
 
 
 def load_parent(
-    warm_start: WarmStart, model: ModelConfig, vocabulary: Vocabulary, data: Path | None = None
+    warm_start: WarmStart,
+    model: ModelConfig,
+    vocabulary: Vocabulary,
+    data: Path | None = None,
+    *,
+    quiet: bool = False,
 ) -> hub.Checkpoint:
     """Load the checkpoint to start from, with its position embeddings resized to the model's number of positions.
 
-    vocabulary: that of the data directory `data`. Raises `CheckpointError` if the checkpoint does not exist, and
-    `ConfigError` if it does not fit the model, the vocabulary or the fingerprint in `warm_start`.
+    vocabulary: that of the data directory `data`. quiet: do not print how the positions are resized. Raises
+    `CheckpointError` if the checkpoint does not exist, and `ConfigError` if it does not fit the model, the vocabulary
+    or the fingerprint in `warm_start`.
     """
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
@@ -109,7 +116,7 @@ def load_parent(
                 "positions; the recipe's model has other numbers",
                 "use warm_start.checkpoint for the weights alone",
             )
-    return resize_positions(parent, model.max_position_embeddings, warm_start.positions)
+    return resize_positions(parent, model.max_position_embeddings, warm_start.positions, quiet=quiet)
 
 
 def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
@@ -184,6 +191,6 @@ def copy_parent_weights(
     if copied and new:
         heads_note = f"and the head {copied[0]}, with a new head {new[0]}"
     console.info(
-        f"starts from {parent.directory}: its encoder, {model.config.num_hidden_layers} layers from "
+        f"starts from {parent.directory}: its encoder, {count_of(model.config.num_hidden_layers, 'layer')} from "
         f"{parent.config.num_hidden_layers}, {heads_note}; {optimizer_note}"
     )

@@ -176,8 +176,8 @@ def test_params_markdown_any_width_is_one_table() -> None:
     ("arguments", "output_text"),
     [
         (["albert-base", "--memory", "12XB"], "'12XB' is not a size"),
-        (["albert-base", "--memory", "0GB"], "--memory 0GB: too little"),
-        (["albert-base", "--memory", "12"], "--memory 12: too little"),
+        (["albert-base", "--memory", "0GB"], "--memory 0GB: only 0 bytes"),
+        (["albert-base", "--memory", "12"], "--memory 12: only 12 bytes"),
         (["albert-base", "--paper"], "--paper has its own list of models"),
         (["--paper", "--memory", "12GB"], "--paper has no counts for --memory or --details"),
         (["--paper", "--details"], "--paper has no counts for --memory or --details"),

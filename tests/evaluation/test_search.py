@@ -20,6 +20,7 @@ def test_parse_grid_last_list_changes_fastest() -> None:
     ]
     assert parse_grid(["optimizer.eps=1e-6"]) == [{"optimizer.eps": "1e-6"}]
     assert len(parse_grid(["lr=1,1,2"])) == 2
+    assert parse_grid(["optimizer.lr=1"]) == parse_grid(["lr=1"])
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_parse_grid_last_list_changes_fastest() -> None:
         (["lr=1e-5,,2e-5"], "expected KEY=VALUE"),
         (["rl=1"], "unknown key 'rl'"),
         (["lr=1", "lr=2"], "lr is listed twice"),
-        (["lr=1", "optimizer.lr=2"], "lr and optimizer.lr set the same thing"),
+        (["lr=1", "optimizer.lr=2"], "lr is listed twice"),
         (["steps=10", "epochs=1"], "steps and epochs set the same thing"),
         (["schedule.warmup_ratio=0.1", "warmup=5"], "schedule.warmup_ratio and warmup set the same thing"),
         (["data.name=a/b"], "must not contain /"),

@@ -338,6 +338,7 @@ def test_finetune_resumes_after_kill_9_to_the_same_weights(
     run = tmp_path / "run"
     conditions: list[Callable[[], bool]] = [
         lambda: bool(list(run.glob("step-*"))),
+        lambda: 0 < store.read_json(run / "status.json")["step"] < 20,
         lambda: bool(list(run.glob(".step-*.tmp/*"))),
         lambda: (run / "step-00000020").exists(),
         lambda: bool(list(run.glob(".publish.*.tmp/*"))),

@@ -173,6 +173,17 @@ def test_pretrain_locked_directory_raises(command: Sequence[object], tmp_path: P
     resumed.kill()
 
 
+def test_status_of_running_run_has_the_last_step(command: Sequence[object], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    overrides = ("-s", "schedule.total_steps=100000", "-s", "train.log_every=3", "-s", "train.save_every=1000000")
+    process = start(tmp_path / "log", *command, "--out", run, *overrides)
+    assert process.reaches(lambda: (run / "status.json").exists() and read_status(run)["step"] >= 6)
+    process.kill()
+    status = read_status(run)
+    assert status["state"] == "running" and status["step"] % 3 == 0
+    assert status["step"] <= read_curve(run)[-1]["step"] <= status["step"] + 3
+
+
 # ---------------------------------------------------------------- recipes, data and checkpoints that do not fit
 
 
@@ -223,8 +234,12 @@ def test_pretrain_other_data_raises(finished: Path, recipe: Path, tiny_vocabular
     other_data = tmp_path / "other"
     build.build_data([str(tmp_path / "other.txt")], tiny_vocabulary, other_data, BuildSettings(holdout=0.2), workers=1)
     run = copy_run(finished, tmp_path)
-    with pytest.raises(ConfigError, match="was started with other data"):
+    store.write_json(run / "status.json", {**read_status(run), "command": "albert pretrain tiny --data first"})
+    with pytest.raises(ConfigError, match=r"was started with other data by: .* --data first") as raised:
         pretrain(str(recipe), other_data, run, device="cpu")
+    (override,) = re.findall(r"-s (warm_start\S+)", str(raised.value.hint))
+    further = pretrain(str(recipe), other_data, tmp_path / "further", [override, "schedule.total_steps=31"])
+    assert further.steps == 31
 
 
 MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")

@@ -109,13 +109,19 @@ def test_resize_positions_tiles_or_interpolates(finished: Path) -> None:
 
 @pytest.mark.parametrize("growth", ["tile", "interpolate"])
 def test_warm_start_from_fewer_positions(
-    growth: PositionGrowth, recipe: Path, long_data: Path, finished: Path, tmp_path: Path
+    growth: PositionGrowth,
+    recipe: Path,
+    long_data: Path,
+    finished: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """In the first step the learning rate is zero, so only the resizing changes the weights."""
     run = tmp_path / "run"
     overrides = [f"warm_start.checkpoint={finished}", f"warm_start.positions={growth}", *LONGER, *SPARSE, *STEPS]
     overrides += ["schedule.total_steps=1", "schedule.warmup_steps=1"]
     pretrain(str(recipe), long_data, run, overrides, device="cpu")
+    assert capfd.readouterr().err.count(f"{growth}s 48 positions") == 1
     parent, actual = (hub.read_checkpoint(hub.find_checkpoint(str(directory))) for directory in (finished, run))
     expected = resize_positions(parent, LENGTH, growth)
     assert actual.config.attention == "window"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import struct
 import subprocess
@@ -133,6 +134,28 @@ def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, mlflow: Any) -> None:
     run_id = json.loads((tmp_path / IDS_FILE).read_text())["mlflow"]
     history = mlflow.tracking.MlflowClient().get_metric_history(run_id, "train/loss")
     assert [(m.step, m.value) for m in history] == [(0, 2.0), (1, 1.0)]
+
+
+def test_hint_for_mlflow_has_variables_that_work(tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    with pytest.raises(ConfigError) as error:
+        open_trackers(tmp_path, 0, ["mlflow"], {})  # a folder is allowed only by the variable
+    values = dict(re.findall(r"(MLFLOW_ALLOW_FILE_STORE)=(\w+)", str(error.value.hint)))
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    open_trackers(tmp_path, 0, ["mlflow"], {}).close()
+
+
+def test_tracker_that_cannot_start_closes_the_others(
+    tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb: Any = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nothing://")
+    with pytest.raises(ConfigError, match="mlflow does not start"):
+        open_trackers(tmp_path, 0, ["wandb", "mlflow"], {})
+    assert wandb.run is None
+    assert list(json.loads((tmp_path / IDS_FILE).read_text())) == ["wandb"], "the next attempt continues it"
 
 
 def test_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,6 +256,17 @@ def test_warm_start_replaces_init(recipe: Path, tiny_data: Path, finished: Path,
     assert torch.allclose(actual, expected, atol=1e-6)
 
 
+def test_warm_start_reports_unused_masked_bias(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = [f"warm_start.checkpoint={finished}", "masked_bias=unigram", "init.neighbors=[-1]"]
+    settings.append("schedule.total_steps=1")
+    pretrain(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu")
+    assert f"starts from {finished / LAST}, so init and masked_bias are not used" in capfd.readouterr().err
+    assert tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["masked_bias"] == "zero"
+    pretrain(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu")  # resumes with the same recipe
+
+
 @pytest.mark.parametrize("fault", ["missing", "replaced"])
 def test_warm_start_resumes_without_parent(
     fault: str, deep: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
