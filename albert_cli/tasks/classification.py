@@ -22,6 +22,7 @@ from albert_cli import console
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, InputError
+from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
@@ -134,13 +135,13 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
             if example.label is not None:
                 line["label"] = example.label if self.is_regression else self.labels[int(example.label)]
             if self.is_regression:
-                line["prediction"] = round(float(logits[0]), 5)
+                line["prediction"] = round_prediction(float(logits[0]))
             else:
                 line["prediction"] = self.labels[int(logits.argmax())]
                 # Not strict: a question with fewer options than others has more logits than labels; the last ones are
                 # padding.
                 label_probabilities = zip(self.output_labels(example), probabilities, strict=False)
-                line["probabilities"] = {name: round(float(value), 5) for name, value in label_probabilities}
+                line["probabilities"] = {name: round_prediction(float(value)) for name, value in label_probabilities}
             yield line
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError
+from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
@@ -151,7 +152,7 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
                 line["label"] = [self.labels[index] for index in example.labels]
             by_label = dict(zip(self.labels, probabilities.tolist(), strict=True))
             line["prediction"] = [label for label, probability in by_label.items() if probability > _THRESHOLD]
-            line["probabilities"] = {label: round(probability, 5) for label, probability in by_label.items()}
+            line["probabilities"] = {label: round_prediction(probability) for label, probability in by_label.items()}
             yield line
 
     # ---------------------------------------------------------------- checkpoints

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from albert_cli import console
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import TokenClassifier
@@ -231,7 +232,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         for entity in tags_to_entities(self.predict_tags(example, logits), example.words):
             inside = [entity.start <= start and end <= entity.end for start, end in words_with_logits]
             score = float(np.mean(probabilities[inside]))
-            entities.append({**_entity_fields(entity, example.text), "score": round(score, 5)})
+            entities.append({**_entity_fields(entity, example.text), "score": round_prediction(score)})
         return entities
 
     # ---------------------------------------------------------------- checkpoints

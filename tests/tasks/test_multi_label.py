@@ -18,7 +18,7 @@ from albert_cli import store
 from albert_cli.config import validate_recipe
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
-from albert_cli.tasks.multi_label import MultiLabelClassification, score_multi_label
+from albert_cli.tasks.multi_label import MultiLabelClassification, MultiLabelExample, score_multi_label, sigmoid
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
@@ -120,6 +120,17 @@ def test_score_multi_label_equals_scikit_learn() -> None:
         assert scores["macro_f1"] == f1(gold, predicted, average="macro")
         expected = sklearn.metrics.average_precision_score(gold, probabilities, average="macro")
         assert scores["mean_average_precision"] == pytest.approx(expected)
+
+
+def test_iter_predictions_of_rare_classes_keeps_the_scores() -> None:
+    rng = np.random.default_rng(0)
+    gold = (rng.random((200, 2)) < 0.3).astype(np.float32)
+    logits = (rng.normal(-13, 0.2, (200, 2)) + 0.2 * gold).astype(np.float32)
+    task = MultiLabelClassification(name="t", title="t", metrics=(), labels=("a", "b"))
+    examples = [MultiLabelExample("x", None, tuple(np.flatnonzero(row)), str(n)) for n, row in enumerate(gold)]
+    lines = [json.loads(line) for line in task.format_predictions(examples, logits, with_details=False)]
+    written = np.array([[line["probabilities"][name] for name in task.labels] for line in lines])
+    assert score_multi_label(gold, written) == pytest.approx(score_multi_label(gold, sigmoid(logits)), abs=1e-6)
 
 
 def test_baseline_and_chance_of_multi_label(tmp_path: Path) -> None:
