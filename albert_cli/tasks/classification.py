@@ -30,6 +30,7 @@ from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Example, Task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, text_fields
+from albert_cli.tasks.label_names import match_labels
 from albert_cli.tasks.metrics import scores
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -275,32 +276,6 @@ class Classification(LogitsTask[TextExample]):
 
 
 # ---------------------------------------------------------------- classifier heads
-
-
-def comparable_name(label: str) -> str:
-    """Return a class name in lower case without blanks, hyphens and underscores, to compare spellings.
-
-    `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores is
-    returned unchanged, and so is a number with a sign, because -1 and 1 are different classes.
-    """
-    if re.fullmatch(r"[+-]\d+(\.\d+)?", label):
-        return label
-    return re.sub(r"[\s_-]+", "", label.casefold()) or label
-
-
-def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int] | None:
-    """Return the index of each label in `head_labels`; None if the two lists do not have the same labels.
-
-    Labels match if they differ only in spelling (`comparable_name`). But if this makes two of `labels` equal, the lists
-    must match exactly.
-    """
-    if sorted(labels) == sorted(head_labels):
-        return [head_labels.index(label) for label in labels]
-    names = [comparable_name(label) for label in labels]
-    head_names = [comparable_name(label) for label in head_labels]
-    if sorted(names) != sorted(head_names) or len(set(names)) < len(names):
-        return None
-    return [head_names.index(name) for name in names]
 
 
 def name_and_inputs(checkpoint: hub.Checkpoint) -> tuple[str, int]:

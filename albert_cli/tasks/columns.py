@@ -184,14 +184,20 @@ def warn_unused_texts(table: TextTable, used: Collection[int | None]) -> None:
 
 
 def check_texts(table: TextTable, texts: Sequence[int]) -> None:
-    """Print a warning if some rows have no text in the columns `texts`; raises `InputError` if all rows have none."""
-    empty = [index for index, row in enumerate(table.cells) if not any(row[column].strip() for column in texts)]
-    names = " and ".join(repr(table.columns[column]) for column in texts)
-    if len(empty) == len(table.cells):
+    """Print a warning if some rows lack a text in one of the columns `texts`.
+
+    Raises `InputError` if no row has any text.
+    """
+    incomplete = [index for index, row in enumerate(table.cells) if not all(row[column].strip() for column in texts)]
+    if not any(row[column].strip() for row in table.cells for column in texts):
+        names = " and ".join(repr(table.columns[column]) for column in texts)
         hint = "use -s table.text=COLUMN to choose another column"
         raise InputError(f"{table.origin}: the column {names} has no text in any row", hint)
-    if empty:
-        console.warn(f"{table.where(empty[0])}: no text in {names}; {len(empty)} of {len(table.cells)} rows are empty")
+    if incomplete:
+        names = " or ".join(repr(table.columns[column]) for column in texts)
+        state = "empty" if len(texts) == 1 else "incomplete"
+        count = f"{len(incomplete)} of {len(table.cells)} rows"
+        console.warn(f"{table.where(incomplete[0])}: no text in {names}; {count} are {state}")
 
 
 def _holds_texts(table: TextTable, column: int) -> bool:

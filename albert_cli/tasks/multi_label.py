@@ -24,9 +24,10 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Task
-from albert_cli.tasks.classification import encode_pairs, match_labels, name_and_inputs, parse_text_line, predict_logits
+from albert_cli.tasks.classification import encode_pairs, name_and_inputs, parse_text_line, predict_logits
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.input_lines import InputLine, text_fields
+from albert_cli.tasks.label_names import match_labels
 from albert_cli.text.vocabulary import Vocabulary
 
 METRICS = ("micro_f1", "macro_f1", "mean_average_precision")  # the results of `score_multi_label`

@@ -29,10 +29,11 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import TokenClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import AnyTask, Array, Task, as_any_task, check_finite, iter_evaluation_batches
-from albert_cli.tasks.classification import match_labels, softmax
+from albert_cli.tasks.classification import softmax
 from albert_cli.tasks.entities import OUTSIDE, Entity, inside_tag, is_tag, score_entities, tag_labels, tags_to_entities
 from albert_cli.tasks.features import Int32, Int64, tokenize_with_offsets
 from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.label_names import match_labels
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_data import (
     TokenExample,

@@ -11,7 +11,7 @@ import torch
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.classification import Classification, TextExample, match_labels
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.metrics import scores
 from albert_cli.tasks.multi_label import MultiLabelClassification
@@ -83,12 +83,6 @@ def test_reorder_labels_tells_names_apart_by_their_case() -> None:
     checkpoint = with_labels("us", "US", problem="multi_label_classification")
     task = MultiLabelClassification(name="t", title="t", metrics=(), labels=("US", "us"))
     assert task.reorder_labels(checkpoint).tensors["classifier.bias"].tolist() == [1, 0]
-
-
-def test_match_labels_tells_signs_apart() -> None:
-    assert match_labels(("-1", "0"), ("0", "1")) is None
-    assert match_labels(("-0.5", "0.5"), ("0.5", "-0.5")) == [1, 0]
-    assert match_labels(("b", "a - "), ("A", "B")) == [1, 0]
 
 
 def test_iter_predictions_of_small_values_keeps_the_scores() -> None:

@@ -134,6 +134,13 @@ def test_open_table_empty_texts_are_reported(tmp_path: Path, capfd: pytest.Captu
         open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
 
 
+def test_open_table_incomplete_pairs_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("text,text_pair,label\na,b,x\na,,y\nb,c,y\n,d,x\n")
+    open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert f"{path}:3: no text in 'text' or 'text_pair'; 2 of 4 rows are incomplete" in capfd.readouterr().err
+
+
 def test_missing_label_hint_lists_columns_of_classes(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,toxic,insult,n\na,1,0,5\nb,0,1,6\n")
     with pytest.raises(InputError) as raised:

@@ -108,6 +108,25 @@ def test_read_multi_label_missing_labels(tmp_path: Path) -> None:
     assert [example.labels for example in named.read("dev")] == [(0, 1), (2,), (), (0,), (0,)]
 
 
+def test_read_multi_label_hidden_columns_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,a,b\nx,1,0\ny,1,1\n", encoding="utf-8")
+    (tmp_path / "test.csv").write_text("text,a,b\nx,-1,-1\ny,0,1\n", encoding="utf-8")
+    settings = validate_recipe(TableSettings, {"label_columns": ["a", "b"]}, "recipe")
+    task = open_table(settings, str(tmp_path))
+    assert isinstance(task, MultiLabelClassification)
+    assert [example.labels for example in task.read("test")] == [None, (1,)]
+    with pytest.raises(InputError, match=r"test\.csv:2: the label '-1' is a missing value"):
+        task.for_scoring("test").read("test")
+
+
+def test_read_multi_label_other_spelling_is_the_class(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\nx,Good|bad\ny,bad\n", encoding="utf-8")
+    (tmp_path / "dev.csv").write_text("text,label\nx,good\ny,Bad|GOOD\n", encoding="utf-8")
+    task = open_table(validate_recipe(TableSettings, {"kind": "multi-label"}, "recipe"), str(tmp_path))
+    assert isinstance(task, MultiLabelClassification)
+    assert [example.labels for example in task.read("dev")] == [(0,), (0, 1)]
+
+
 def test_score_multi_label_equals_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
