@@ -14,6 +14,7 @@ from albert_cli import console
 from albert_cli.inference.inputs import InputReader, InputRow
 from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column
 from albert_cli.tasks.base import AnyTask, Example
+from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.table_sources import TableSource, find_layout
 from albert_cli.tasks.token_data import CONLL_SUFFIXES, TokenFiles, read_conll_words
 
@@ -50,7 +51,7 @@ def check_test_file(task: AnyTask) -> None:
     added = {"prediction"}
     if isinstance(task.source, TableSource) and task.labels:
         added.add("probabilities")
-        if test_file.suffix.lower() != ".jsonl":  # in a table, each probability is in a column
+        if format_suffix(test_file.name) not in (".jsonl", ".json"):  # in a table, each probability is in a column
             added.update(map(probability_column, task.labels))
     for row in _read_rows(task, test_file):
         if taken := added & row.columns.keys():
@@ -86,8 +87,8 @@ def _read_rows(task: AnyTask, test_file: Path) -> list[InputRow]:
 
 def _predictions_path(task: AnyTask, test_file: Path, out: Path) -> Path:
     """Return the file of predictions; its ending selects the format."""
-    suffix = test_file.suffix.lower()
-    if isinstance(task.source, TokenFiles):
+    suffix = format_suffix(test_file.name)
+    if isinstance(task.source, TokenFiles) or suffix == ".json":
         suffix = ".jsonl"
     elif suffix == ".txt":  # a table in the format of .tsv
         suffix = ".tsv"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from albert_cli import console
@@ -36,6 +37,12 @@ class Dialect:
     delimiter: str
     quoting: bool
     alternatives: str = ""
+
+
+def format_suffix(name: str) -> str:
+    """Return the ending that shows a file's format, in lower case and without .gz; .jsonl for .ndjson and .jl."""
+    suffix = PurePath(name.lower().removesuffix(".gz")).suffix
+    return ".jsonl" if suffix in (".ndjson", ".jl") else suffix
 
 
 def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:

@@ -13,15 +13,17 @@ from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column
 from albert_cli.tasks.data_files import find_split_file, read_objects, read_table, reject_file_of_other_format
+from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
-_SUFFIXES = (".tsv", ".csv", ".txt", ".jsonl", ".parquet")  # .txt is read as .tsv
-_FORMATS = ".tsv, .csv, .txt, .jsonl or .parquet"  # `_SUFFIXES` in messages
+_TEXT_SUFFIXES = (".tsv", ".csv", ".txt", ".jsonl", ".ndjson", ".jl", ".json")  # .txt is read as .tsv
+_SUFFIXES = (*_TEXT_SUFFIXES, *(f"{suffix}.gz" for suffix in _TEXT_SUFFIXES), ".parquet")
+_FORMATS = ".tsv, .csv, .txt, .jsonl, .json (also .gz) or .parquet"  # `_SUFFIXES` in messages
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 # Endings of formats that are not read. A warning names a file that has a split's name and one of these endings.
-_UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".tab", ".json", ".ndjson", ".gz", ".bz2", ".xz", ".zip", ".zst")
+_UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".tab", ".gz", ".bz2", ".xz", ".zip", ".zst")
 _ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
 
@@ -121,10 +123,9 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
         source, _, split = name.partition("#")
         return read_hub_split(source, split or "train")
     path = Path(name)
-    suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
+    if not path.name.lower().endswith(_SUFFIXES):
         reject_file_of_other_format(path)
         raise InputError(f"{path}: not a {_FORMATS} file", "convert or rename it")
-    if suffix in (".jsonl", ".parquet"):
+    if format_suffix(name) in (".jsonl", ".json", ".parquet"):
         return read_objects(path)
     return read_table(path, settings)

@@ -148,7 +148,7 @@ def test_missing_label_hint_lists_columns_of_classes(tmp_path: Path) -> None:
     assert """-s 'table.label_columns=["toxic", "insult"]'""" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("name", ["dev.xlsx", "validation.ods", "test.csv.gz", "dev.tab", "test.json"])
+@pytest.mark.parametrize("name", ["dev.xlsx", "validation.ods", "test.csv.bz2", "dev.tab", "test.zip"])
 def test_open_table_warns_of_files_to_convert(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     for path in (tmp_path / name, tmp_path / "train.py"):
