@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.tasks.delimited import DELIMITER_HINT
+from albert_cli.tasks.delimited import DELIMITER_HINT, format_suffix
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.records import has_wrong_delimiter
@@ -220,6 +220,8 @@ def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputEr
     elif role == "label" and len(binary := _binary_columns(table)) > 1:
         listed = ", ".join(f'"{name}"' for name in binary)
         hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"
+    elif format_suffix(table.origin) in (".csv", ".tsv", ".txt"):
+        hint += "; if the first row is no header, add one"
     expected = " or ".join(map(repr, names))
     return InputError(f"{table.origin}: no column {expected} for the {role} (columns: {columns})", hint)
 

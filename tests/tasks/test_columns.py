@@ -141,6 +141,13 @@ def test_open_table_incomplete_pairs_are_reported(tmp_path: Path, capfd: pytest.
     assert f"{path}:3: no text in 'text' or 'text_pair'; 2 of 4 rows are incomplete" in capfd.readouterr().err
 
 
+def test_missing_column_hint_names_the_header(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("a good film,1\na bad film,0\n")
+    with pytest.raises(InputError) as raised:
+        open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert "if the first row is no header, add one" in str(raised.value.hint)
+
+
 def test_missing_label_hint_lists_columns_of_classes(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,toxic,insult,n\na,1,0,5\nb,0,1,6\n")
     with pytest.raises(InputError) as raised:
