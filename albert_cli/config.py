@@ -194,7 +194,7 @@ def flatten_values(values: Mapping[str, object], prefix: str = "") -> dict[str, 
 def apply_overrides(values: Mapping[str, object], overrides: Sequence[str], schema: object = None) -> RecipeValues:
     """Return a recipe's values with every override `section.key=value` of `-s`; the last one for a key counts.
 
-    schema: the recipe's dataclass. If its type of a key is text, a number is read as text, such as the name of a column.
+    schema: the recipe's dataclass. If its type of a key is text, a number becomes text, such as the name of a column.
     """
     over: dict[str, object] = {}
     for text in overrides:

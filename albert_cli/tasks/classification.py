@@ -7,7 +7,6 @@ classes, parse and encode texts, and compute logits. Shapes: N examples, C class
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -161,7 +161,9 @@ def read_objects(path: Path) -> TextTable:
         return table_from_objects(str(path), iter_json_array("\n".join(lines), str(path)))
     objects = list(iter_json_objects(enumerate(lines, start=1), lambda number: f"{path}:{number}"))
     if suffix == ".json" and len(objects) == 1 and all(isinstance(value, dict) for value in objects[0][1].values()):
-        raise InputError(f"{path}: has an object for each column", 'write one for each row: to_json(…, orient="records")')
+        raise InputError(
+            f"{path}: has an object for each column", 'write one for each row: to_json(…, orient="records")'
+        )
     return table_from_objects(str(path), objects)
 
 

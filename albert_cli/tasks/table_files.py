@@ -107,8 +107,8 @@ def _hub_files(source: str) -> dict[str, str]:
 def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
     """Map these splits to the files of the folder `path`; if `path` is a file, it is train.
 
-    A folder in the layout of the Hub is read as `hf:PATH`. Raises `InputError` if `path` does not exist, if a split has two files, or if `splits` includes train and none of
-    the splits has a file.
+    A folder in the layout of the Hub is read as `hf:PATH`. Raises `InputError` if `path` does not exist, if a split has
+    two files, or if `splits` includes train and none of the splits has a file.
     """
     if path.is_file():
         return {"train": str(path)}

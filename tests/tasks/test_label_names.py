@@ -27,5 +27,7 @@ def test_match_labels_tells_signs_apart() -> None:
         ("maybe", ("no", "yes"), None),
     ],
 )
-def test_find_label_accepts_one_class_in_another_spelling(text: str, labels: tuple[str, ...], index: int | None) -> None:
+def test_find_label_accepts_one_class_in_another_spelling(
+    text: str, labels: tuple[str, ...], index: int | None
+) -> None:
     assert find_label(text, labels) == index
