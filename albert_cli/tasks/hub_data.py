@@ -30,7 +30,7 @@ def has_hub_layout(folder: Path) -> bool:
 
 
 def reject_saved_to_disk(folder: Path) -> None:
-    """Raise `InputError` for a folder that `save_to_disk` of `datasets` wrote, because `load_dataset` cannot read it."""
+    """Raise `InputError` for a folder that `save_to_disk` of `datasets` wrote, which `load_dataset` cannot read."""
     is_dict = (folder / "dataset_dict.json").is_file()
     if is_dict or (folder / "state.json").is_file():
         split = "['train']" if is_dict else ""
