@@ -204,12 +204,27 @@ def flatten_values(values: Mapping[str, object], prefix: str = "") -> dict[str, 
     return flat
 
 
-def apply_overrides(values: Mapping[str, object], overrides: Sequence[str]) -> RecipeValues:
-    """Return a recipe's values with every override `section.key=value` of `-s`; the last one for a key counts."""
+def apply_overrides(values: Mapping[str, object], overrides: Sequence[str], schema: object = None) -> RecipeValues:
+    """Return a recipe's values with every override `section.key=value` of `-s`; the last one for a key counts.
+
+    schema: the recipe's dataclass. If its type of a key is text, a number becomes text, such as the name of a column.
+    """
     over: dict[str, object] = {}
     for text in overrides:
         over = merge_values(over, parse_override(text))
-    return merge_values(values, over)
+    return merge_values(values, cast(Mapping[str, object], _keep_text(schema, over)))
+
+
+def _keep_text(expected: object, value: object) -> object:
+    """Return an override's value, with numbers and bools as text where `expected`, the value's type, is text."""
+    if isinstance(value, Mapping):
+        types = typing.get_type_hints(_find_dataclass(expected) or object)
+        return {key: _keep_text(types.get(key), inner) for key, inner in value.items()}
+    if isinstance(value, list) and expected == tuple[str, ...]:
+        return [_keep_text(str, item) for item in value]
+    if isinstance(value, int | float) and expected is str:  # a bool is an int
+        return json.dumps(value)
+    return value
 
 
 def read_description(path: Path) -> str:
@@ -229,8 +244,9 @@ def load_recipe(schema: type[T], recipe: str | Mapping[str, object], overrides: 
     wrong value.
     """
     if isinstance(recipe, str):
-        return validate_recipe(schema, apply_overrides(read_recipe(recipe), overrides), recipe, overrides=overrides)
-    return validate_recipe(schema, apply_overrides(recipe, overrides), "recipe", overrides=overrides)
+        values = apply_overrides(read_recipe(recipe), overrides, schema)
+        return validate_recipe(schema, values, recipe, overrides=overrides)
+    return validate_recipe(schema, apply_overrides(recipe, overrides, schema), "recipe", overrides=overrides)
 
 
 def validate_recipe(

@@ -11,6 +11,14 @@ def format_percent(score: float | None) -> str:
     return "" if score is None else f"{100 * score:.1f}"
 
 
+def round_prediction(value: float) -> float:
+    """Return a model's output with 7 significant digits, about the precision of float32.
+
+    Decimal places would make small values equal, and so change scores that depend on the order of the predictions.
+    """
+    return float(f"{value:.7g}")
+
+
 def finite_or_none(value: float) -> float | None:
     """Return the value, or None if it is NaN or infinite, because JSON has neither."""
     return value if math.isfinite(value) else None

@@ -365,6 +365,16 @@ def test_value_of_a_wrong_form_has_a_hint_that_works() -> None:
         config.load_recipe(PretrainRecipe, "albert-base", [arguments[arguments.index("-s") + 1]])
 
 
+def test_override_of_a_text_may_look_like_a_number() -> None:
+    names = ["table.label=1", "table.text=true", "table.labels=[0, 1.5, false]", "table.holdout=0.2"]
+    table = config.load_recipe(FinetuneRecipe, {"task": "table"}, names).table
+    assert (table.label, table.text, table.labels, table.holdout) == ("1", "true", ("0", "1.5", "false"), 0.2)
+    table = config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table={label=7}"]).table
+    assert table.label == "7"
+    with pytest.raises(ConfigError, match=r"table\.label is 1: "):
+        config.load_recipe(FinetuneRecipe, {"task": "table", "table": {"label": 1}})
+
+
 # ---------------------------------------------------------------- saved recipes
 
 

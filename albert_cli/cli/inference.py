@@ -17,7 +17,7 @@ InputFile = Annotated[
     str,
     typer.Option(
         "--input",
-        help="A table with named columns (.csv, .tsv, .parquet), JSON lines (.jsonl, .ndjson, .jl), or any other file "
+        help="A table with named columns (.csv, .tsv, .parquet), JSON (.jsonl, .ndjson, .jl, .json), or any other file "
         "with one text per line, or two texts separated by a tab; - is stdin, with JSON lines or one text per line.",
     ),
 ]

@@ -119,8 +119,8 @@ TaskData = Annotated[
     str | None,
     typer.Option(
         "--data",
-        help="Folder with the task's files (of a table: train, dev, test as .csv, .tsv, .jsonl or .parquet), a single "
-        "file, or hf:NAME.",
+        help="Folder with the task's files (of a table: train, dev, test as .csv, .tsv, .jsonl, .json or .parquet), a "
+        "single file, or hf:NAME.",
     ),
 ]
 

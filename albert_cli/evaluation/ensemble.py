@@ -128,10 +128,16 @@ def _predict_together(
 
 
 def _find_members(paths: Sequence[str], task: str) -> list[Path]:
-    """Return the checkpoints in `paths` without repetitions; raise `ConfigError` if there are fewer than two."""
+    """Return the checkpoints in `paths` without repetitions; raise `ConfigError` if there are fewer than two.
+
+    If there are fewer because a path does not exist, the error is a `CheckpointError`.
+    """
     directories = [directory for path in paths for directory in _find_checkpoints(Path(path), task)]
     members = {directory.resolve(): directory for directory in directories}
     if len(members) < 2:
+        for path in paths:
+            if not Path(path).exists():
+                raise CheckpointError(f"{path}: no such directory", "check the path")
         raise ConfigError("an ensemble needs two or more checkpoints", "name several task checkpoints or evaluations")
     return list(members.values())
 

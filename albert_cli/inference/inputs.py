@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from albert_cli.errors import InputError
 from albert_cli.inference.columns import (
@@ -23,17 +23,17 @@ from albert_cli.inference.columns import (
 )
 from albert_cli.inference.outputs import TABLE_SUFFIXES
 from albert_cli.tasks.base import AnyTask, Example
-from albert_cli.tasks.data_files import flatten_question, reject_file_of_other_format
-from albert_cli.tasks.delimited import is_quoted, open_delimited
+from albert_cli.tasks.data_files import flatten_question, reject_file_of_other_format, starts_json_array
+from albert_cli.tasks.delimited import format_suffix, is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine, row_id
 from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.token_data import TokenExample
 from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
-from albert_cli.text.records import JsonObject, iter_json_objects, iter_parquet_rows
+from albert_cli.text.records import JsonObject, iter_json_array, iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import ReadCounter, SourcePart
-from albert_cli.text.sources import JSON_LINES_ENDINGS, TextSource
+from albert_cli.text.sources import TextSource
 
 CHUNK_ROWS = 1024  # rows in memory at a time; enough to group rows of similar length into batches
 
@@ -94,44 +94,49 @@ class InputReader:
         if suffix == ".parquet":
             rows = iter_parquet_rows(SourcePart(TextSource(name, "parquet")))
             return self._table_rows(name, rows)
-        reject_file_of_other_format(Path(name))
-        source = SourcePart(TextSource(name, "stdin" if name == "-" else "text"))
+        source = _text_source(name)
+        if not source.source.compression:
+            reject_file_of_other_format(Path(name))
         lines = text_lines(source, ReadSettings(self.on_bad_bytes), counter)
         if suffix in (".csv", ".tsv"):
             return self._table_rows(name, self._delimited_rows(name, suffix, lines))
-        if suffix in JSON_LINES_ENDINGS:
-            return self._json_rows(name, lines)
+        if suffix == ".jsonl":
+            return self._json_line_rows(name, lines)
         first_lines = _read_to_first_text(lines)
         lines = chain(first_lines, lines)
         first_number, first_text = first_lines[-1] if first_lines else (1, "")
         origin = f"{name}:{first_number}"
-        # A .json file may contain JSON lines. If it contains an array, the error below has a better hint than the error
-        # of `_is_json_object`.
+        if suffix == ".json" and starts_json_array([first_text]):
+            return self._json_rows(name, iter_json_array("\n".join(text for _, text in lines), name))
+        # A .json file may contain JSON lines.
         may_be_json_lines = suffix != ".json" or first_text.lstrip().startswith("{")
         if may_be_json_lines and _is_json_object(first_text, origin):
-            return self._json_rows(name, lines)
+            return self._json_line_rows(name, lines)
         if suffix == ".json":
             raise InputError(f"{name}: is one JSON document", f"{_JSON_HINT} into a .jsonl file")
         _reject_header(first_text, origin)
         return self._text_rows(name, lines)
 
     def _format_suffix(self, name: str) -> str:
-        """Return the file ending that selects the format of an input, in lower case."""
-        suffix = PurePath(name).suffix.lower()
+        """Return the file ending that selects the format of an input, as `format_suffix` does."""
+        suffix = format_suffix(name)
         return ".tsv" if self.txt_is_table and suffix == ".txt" else suffix
 
     def _text_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
         for number, text in lines:
             yield number, InputRow(self.task.parse_example(InputLine(text, name, number)), {})
 
-    def _json_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
-        """Yield the rows of JSON lines.
+    def _json_line_rows(self, name: str, lines: NumberedLines) -> Iterator[NumberedInputRow]:
+        return self._json_rows(name, iter_json_objects(lines, lambda number: f"{name}:{number}"))
+
+    def _json_rows(self, name: str, objects: Iterable[tuple[int, JsonObject]]) -> Iterator[NumberedInputRow]:
+        """Yield the rows of numbered JSON objects.
 
         An object without an id, or whose id is null or empty, gets one: the value in the column of ids, or else the
         line number.
         """
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
-        for number, parsed in iter_json_objects(lines, lambda number: f"{name}:{number}"):
+        for number, parsed in objects:
             values = _replace_surrogates_of_object(parsed)
             flat = flatten_question(values)
             keys = tuple(flat)
@@ -166,8 +171,7 @@ class InputReader:
         may_be_quoted = self.layout.quoting == "auto" and not dialect.quoting
         # `is_quoted` reads the whole file before the rows are read, so it cannot be used on a named pipe.
         if may_be_quoted and Path(name).is_file():
-            source = SourcePart(TextSource(name, "text"))
-            all_lines = text_lines(source, ReadSettings("replace"), ReadCounter())
+            all_lines = text_lines(_text_source(name), ReadSettings("replace"), ReadCounter())
             dialect = replace(dialect, quoting=is_quoted(all_lines, dialect))
         delimited = open_delimited(name, lines, dialect)
         for number, cells in delimited.rows:
@@ -181,6 +185,12 @@ class InputReader:
                 mapper = map_columns(self.task, list(flat), name, self.layout)
             example = self.task.parse_example(InputLine("", name, number, mapper(flat)))
             yield number, InputRow(example, values)
+
+
+def _text_source(name: str) -> SourcePart:
+    """Return an input as a source of lines; `-` is standard input, and a name that ends in .gz is decompressed."""
+    compression = ".gz" if name.lower().endswith(".gz") else ""
+    return SourcePart(TextSource(name, "stdin" if name == "-" else "text", compression))
 
 
 def _replace_surrogates_of_object(values: JsonObject) -> JsonObject:

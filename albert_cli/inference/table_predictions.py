@@ -15,9 +15,9 @@ from albert_cli.inference.inputs import InputReader, InputRow
 from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column
 from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.conll import CONLL_SUFFIXES
+from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.table_sources import TableSource, find_layout
 from albert_cli.tasks.token_data import TokenFiles, read_conll_words
-from albert_cli.text.sources import JSON_LINES_ENDINGS
 
 # Returns a task's outputs for examples, in the form of `Task.predict`.
 PredictExamples = Callable[[Sequence[Example]], object]
@@ -52,7 +52,7 @@ def check_test_file(task: AnyTask) -> None:
     added = {"prediction"}
     if isinstance(task.source, TableSource) and task.labels:
         added.add("probabilities")
-        if test_file.suffix.lower() not in JSON_LINES_ENDINGS:  # in a table, each probability is in a column
+        if format_suffix(test_file.name) not in (".jsonl", ".json"):  # in a table, each probability is in a column
             added.update(map(probability_column, task.labels))
     for row in _read_rows(task, test_file):
         if taken := added & row.columns.keys():
@@ -88,8 +88,8 @@ def _read_rows(task: AnyTask, test_file: Path) -> list[InputRow]:
 
 def _predictions_path(task: AnyTask, test_file: Path, out: Path) -> Path:
     """Return the file of predictions; its ending selects the format."""
-    suffix = test_file.suffix.lower()
-    if isinstance(task.source, TokenFiles) or suffix in JSON_LINES_ENDINGS:
+    suffix = format_suffix(test_file.name)
+    if isinstance(task.source, TokenFiles) or suffix == ".json":
         suffix = ".jsonl"
     elif suffix == ".txt":  # a table in the format of .tsv
         suffix = ".tsv"

@@ -86,16 +86,17 @@ def _smaller_samples_last(evaluation: Evaluation) -> float:
 def summarize_best(evaluations: Sequence[Evaluation], limit: int) -> list[Fact]:
     """Return the best model's median on each of at most `limit` tasks, compared with other models and baselines.
 
-    The tasks are those on which the best model's lead over controls and baselines is largest, the largest lead first.
+    The tasks are those on which the best model's lead over controls and baselines is largest, the largest lead first. A
+    control is the best model only if a task has no other model.
     """
     facts = []
     for group in sorted(group_by_task(evaluations), key=_lead, reverse=True)[:limit]:
-        best = max(group, key=lambda e: e.median)
+        best = max(_prefer_pretrained(group), key=lambda e: e.median)
         compared = {e.model: e.median for e in group if e is not best} | _merge_baselines(group)
         protocol = _describe_single(best)
         if len(best.scores) > 1:
             protocol = f"median of {len(best.scores)}"
-        name = f"{best.record.title}, {_metric_title(best.record.metric)}, {protocol}"
+        name = f"{best.record.title}, {_metric_title(best.record.metric)} of {best.model} ({protocol})"
         comparison = ", ".join(f"{model} {format_percent(score)}" for model, score in compared.items())
         facts.append(Fact(name, format_percent(best.median), comparison))
     return facts
@@ -105,7 +106,12 @@ def _lead(group: TaskGroup) -> float:
     """Return the best median minus the best score of a control or a baseline, which counts as 0 without any."""
     compared = [e.median for e in group if e.control_rank > 0]
     compared += _merge_baselines(group).values()
-    return max(e.median for e in group) - max(compared, default=0.0)
+    return max(e.median for e in _prefer_pretrained(group)) - max(compared, default=0.0)
+
+
+def _prefer_pretrained(evaluations: TaskGroup) -> TaskGroup:
+    """Return the evaluations without controls, or all of them if there are only controls."""
+    return [e for e in evaluations if e.control_rank == 0] or evaluations
 
 
 def make_scores_section(evaluations: Sequence[Evaluation], colors: Colors) -> ScoresSection:
@@ -281,7 +287,8 @@ def _list_protocols(evaluations: Sequence[Evaluation], groups: Sequence[TaskGrou
 def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
     """Return the best median of each task next to published scores; None if no task has published scores.
 
-    Published scores are on the development sets, so scores on a test set are left out. A task whose published scores
+    Published scores are of pretrained models on the development sets. So scores on a test set are left out, and a
+    control's score is used only if the task has no other. A task whose published scores
     have several metrics, such as F1 and exact match, has all of them in its cells.
     """
     published = load_published_scores()  # scores times 100, by model, task and metric
@@ -294,7 +301,7 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
     for group in groups:
         # Published scores are those of single models, so an ensemble counts only if the task has no other score.
         single_models = [e for e in group if not isinstance(e.record, EnsembleResult)]
-        best = max(single_models or group, key=lambda e: e.median)
+        best = max(_prefer_pretrained(single_models or group), key=lambda e: e.median)
         metrics = paper_metric_names(best.record.task)
         medians = best.record.medians
         if not set(metrics) <= set(medians):  # another program wrote this result, with other metrics

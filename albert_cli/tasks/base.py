@@ -29,6 +29,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.tasks.features import Features, Int64
 from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.metrics import Array as Array
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.text.vocabulary import Vocabulary
@@ -93,15 +94,16 @@ class TaskInfo:
         return (*train, *self.dev_splits, *self.test_splits)
 
     def parse_label(self, text: str, where: str) -> int | float:
-        """Return the class index of a label, or in a regression its value.
+        """Return the class index of a label, which may be spelled differently, or in a regression its value.
 
         Raises `InputError` for a label that is no class, or no valid value. The message begins with `where`, which is
         the label's file and line.
         """
-        if text not in self.labels:
+        index = find_label(text, self.labels)
+        if index is None:
             hint = "correct the label, or remove the row"
             raise InputError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}", hint)
-        return self.labels.index(text)
+        return index
 
 
 class ExampleSource(Protocol[ExampleT_co]):

@@ -23,7 +23,7 @@ from albert_cli.tasks.columns import (
     lowercase_columns,
     missing_column,
 )
-from albert_cli.tasks.label_cells import is_missing
+from albert_cli.tasks.label_cells import are_hidden, is_missing
 from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -126,7 +126,7 @@ class ChoiceRow(NamedTuple):
 
 
 def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:
-    """Read options and label of every row; the label is empty without a column of labels.
+    """Read options and label of every row; the label is empty if it is hidden, as without a column of labels.
 
     A row has fewer options than others if its last ones are blank (`drop_empty_options`).
     Raises `InputError` for more than `MAX_OPTIONS` options, and if a column of lists holds anything but a list of two
@@ -148,6 +148,8 @@ def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow
             raise InputError(f"{where}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
         label = "" if columns.label is None else cells[columns.label].strip()
         rows.append(ChoiceRow(label, options, names, where))
+    if are_hidden([row.label for row in rows], [name for row in rows for name in (*row.options, *row.names)]):
+        return [row._replace(label="") for row in rows]
     return rows
 
 

@@ -7,7 +7,6 @@ classes, parse and encode texts, and compute logits. Shapes: N examples, C class
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from albert_cli import console
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, InputError
+from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
@@ -29,6 +29,7 @@ from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Example, Task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, text_fields
+from albert_cli.tasks.label_names import match_labels
 from albert_cli.tasks.metrics import scores
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -134,13 +135,13 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
             if example.label is not None:
                 line["label"] = example.label if self.is_regression else self.labels[int(example.label)]
             if self.is_regression:
-                line["prediction"] = round(float(logits[0]), 5)
+                line["prediction"] = round_prediction(float(logits[0]))
             else:
                 line["prediction"] = self.labels[int(logits.argmax())]
                 # Not strict: a question with fewer options than others has more logits than labels; the last ones are
                 # padding.
                 label_probabilities = zip(self.output_labels(example), probabilities, strict=False)
-                line["probabilities"] = {name: round(float(value), 5) for name, value in label_probabilities}
+                line["probabilities"] = {name: round_prediction(float(value)) for name, value in label_probabilities}
             yield line
 
 
@@ -274,32 +275,6 @@ class Classification(LogitsTask[TextExample]):
 
 
 # ---------------------------------------------------------------- classifier heads
-
-
-def comparable_name(label: str) -> str:
-    """Return a class name in lower case without blanks, hyphens and underscores, to compare spellings.
-
-    `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores is
-    returned unchanged, and so is a number with a sign, because -1 and 1 are different classes.
-    """
-    if re.fullmatch(r"[+-]\d+(\.\d+)?", label):
-        return label
-    return re.sub(r"[\s_-]+", "", label.casefold()) or label
-
-
-def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int] | None:
-    """Return the index of each label in `head_labels`; None if the two lists do not have the same labels.
-
-    Labels match if they differ only in spelling (`comparable_name`). But if this makes two of `labels` equal, the lists
-    must match exactly.
-    """
-    if sorted(labels) == sorted(head_labels):
-        return [head_labels.index(label) for label in labels]
-    names = [comparable_name(label) for label in labels]
-    head_names = [comparable_name(label) for label in head_labels]
-    if sorted(names) != sorted(head_names) or len(set(names)) < len(names):
-        return None
-    return [head_names.index(name) for name in names]
 
 
 def name_and_inputs(checkpoint: hub.Checkpoint) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.tasks.delimited import DELIMITER_HINT
+from albert_cli.tasks.delimited import DELIMITER_HINT, format_suffix
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.records import has_wrong_delimiter
@@ -193,14 +193,20 @@ def reject_objects(table: TextTable, texts: Sequence[int]) -> None:
 
 
 def check_texts(table: TextTable, texts: Sequence[int]) -> None:
-    """Print a warning if some rows have no text in the columns `texts`; raises `InputError` if all rows have none."""
-    empty = [index for index, row in enumerate(table.cells) if not any(row[column].strip() for column in texts)]
-    names = " and ".join(repr(table.columns[column]) for column in texts)
-    if len(empty) == len(table.cells):
+    """Print a warning if some rows lack a text in one of the columns `texts`.
+
+    Raises `InputError` if no row has any text.
+    """
+    incomplete = [index for index, row in enumerate(table.cells) if not all(row[column].strip() for column in texts)]
+    if not any(row[column].strip() for row in table.cells for column in texts):
+        names = " and ".join(repr(table.columns[column]) for column in texts)
         hint = "use -s table.text=COLUMN to choose another column"
         raise InputError(f"{table.origin}: the column {names} has no text in any row", hint)
-    if empty:
-        console.warn(f"{table.where(empty[0])}: no text in {names}; {len(empty)} of {len(table.cells)} rows are empty")
+    if incomplete:
+        names = " or ".join(repr(table.columns[column]) for column in texts)
+        state = "empty" if len(texts) == 1 else "incomplete"
+        count = f"{len(incomplete)} of {len(table.cells)} rows"
+        console.warn(f"{table.where(incomplete[0])}: no text in {names}; {count} are {state}")
 
 
 def _holds_texts(table: TextTable, column: int) -> bool:
@@ -223,6 +229,8 @@ def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputEr
     elif role == "label" and len(binary := _binary_columns(table)) > 1:
         listed = ", ".join(f'"{name}"' for name in binary)
         hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"
+    elif format_suffix(table.origin) in (".csv", ".tsv", ".txt"):
+        hint += "; if the first row is no header, add one"
     expected = " or ".join(map(repr, names))
     return InputError(f"{table.origin}: no column {expected} for the {role} (columns: {columns})", hint)
 

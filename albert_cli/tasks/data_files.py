@@ -5,6 +5,7 @@ A fault in a file raises `InputError` with the file and, where there are lines, 
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +16,13 @@ from pydantic import BaseModel, ValidationError
 
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.os_errors import translate_read_errors
-from albert_cli.tasks.delimited import choose_dialect, is_quoted, open_delimited
+from albert_cli.tasks.delimited import choose_dialect, format_suffix, is_quoted, open_delimited
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.encodings import suggest_conversion
 from albert_cli.text.lines import reject_iso_2022_jp, reject_utf16
-from albert_cli.text.records import iter_json_objects, iter_parquet_rows
+from albert_cli.text.records import iter_json_array, iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import TextSource
 
@@ -75,9 +76,14 @@ def find_split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str],
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file without its byte order mark; raises `InputError` naming file and line."""
+    """Read a UTF-8 file, which may be compressed (.gz), without its byte order mark.
+
+    Raises `InputError` naming file and line.
+    """
     with translate_read_errors(path):
         raw = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            raw = gzip.decompress(raw)
     reject_binary_formats(path, raw)
     try:
         text = raw.decode("utf-8-sig")
@@ -141,7 +147,7 @@ def read_table(path: Path, settings: TableSettings) -> TextTable:
     Raises `InputError` for a column name that occurs twice, and for a row that is not as wide as the header.
     """
     numbered_lines = list(enumerate(read_lines(path), start=1))
-    dialect = choose_dialect(path.suffix, settings)
+    dialect = choose_dialect(format_suffix(path.name), settings)
     # With "auto", `choose_dialect` turns quoting on for .csv files only, so the content of other files decides.
     if settings.quoting == "auto" and not dialect.quoting:
         dialect = replace(dialect, quoting=is_quoted(iter(numbered_lines), dialect))
@@ -151,11 +157,25 @@ def read_table(path: Path, settings: TableSettings) -> TextTable:
 
 
 def read_objects(path: Path) -> TextTable:
-    """Read a Parquet file or JSON lines as a table; columns and errors are those of `table_from_objects`."""
-    if path.suffix.lower() == ".parquet":
+    """Read Parquet, JSON lines, or a .json file with an array of objects, as a table (`table_from_objects`)."""
+    suffix = format_suffix(path.name)
+    if suffix == ".parquet":
         return table_from_objects(str(path), iter_parquet_rows(SourcePart(TextSource(str(path), "parquet"))))
-    numbered_lines = enumerate(read_lines(path), start=1)
-    return table_from_objects(str(path), iter_json_objects(numbered_lines, lambda number: f"{path}:{number}"))
+    lines = read_lines(path)
+    if suffix == ".json" and starts_json_array(lines):
+        return table_from_objects(str(path), iter_json_array("\n".join(lines), str(path)))
+    objects = list(iter_json_objects(enumerate(lines, start=1), lambda number: f"{path}:{number}"))
+    if suffix == ".json" and len(objects) == 1 and all(isinstance(value, dict) for value in objects[0][1].values()):
+        raise InputError(
+            f"{path}: has an object for each column", 'write one for each row: to_json(…, orient="records")'
+        )
+    return table_from_objects(str(path), objects)
+
+
+def starts_json_array(lines: Iterable[str]) -> bool:
+    """Return True if the first line that is not blank begins with a square bracket."""
+    first = next((line for line in lines if line.strip()), "")
+    return first.lstrip().startswith("[")
 
 
 def table_from_objects(origin: str, objects: Iterable[tuple[int, Mapping[str, object]]]) -> TextTable:

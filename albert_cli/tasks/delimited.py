@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import PurePath
 from typing import Final, NamedTuple
 
 from albert_cli import console
@@ -17,6 +18,7 @@ from albert_cli.formatting import count_of
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.text.lines import NumberedLines
 from albert_cli.text.records import has_wrong_delimiter, iter_csv_rows
+from albert_cli.text.sources import JSON_LINES_ENDINGS
 
 DELIMITER_HINT: Final = "use -s table.delimiter=';' if the columns are separated by another character"
 _SEPARATOR_LINE: Final = re.compile('"?sep=(.)"?')  # a first line that names the delimiter, as Excel writes it
@@ -36,6 +38,12 @@ class Dialect:
     delimiter: str
     quoting: bool
     alternatives: str = ""
+
+
+def format_suffix(name: str) -> str:
+    """Return the ending that shows a file's format, in lower case and without .gz; .jsonl for .ndjson and .jl."""
+    suffix = PurePath(name.lower().removesuffix(".gz")).suffix
+    return ".jsonl" if suffix in JSON_LINES_ENDINGS else suffix
 
 
 def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:

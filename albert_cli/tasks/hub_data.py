@@ -6,10 +6,11 @@ A data set is named `hf:NAME[:CONFIG]`, for example `hf:nyu-mll/glue:rte`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from albert_cli import hub_access
-from albert_cli.errors import MissingDataError
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.formatting import first_line
 from albert_cli.tasks.data_files import table_from_objects
 from albert_cli.tasks.text_table import TextTable
@@ -20,12 +21,30 @@ def is_hub_source(source: str | None) -> TypeGuard[str]:
     return source is not None and source.startswith("hf:")
 
 
+def has_hub_layout(folder: Path) -> bool:
+    """Return True for a local copy of a data set of the Hub: Parquet files such as `data/train-00000-of-00001.parquet`.
+
+    `hf:FOLDER` reads such a copy.
+    """
+    return any(any(path.glob("*-?????-of-?????*.parquet")) for path in (folder, folder / "data"))
+
+
+def reject_saved_to_disk(folder: Path) -> None:
+    """Raise `InputError` for a folder that `save_to_disk` of `datasets` wrote, which `load_dataset` cannot read."""
+    is_dict = (folder / "dataset_dict.json").is_file()
+    if is_dict or (folder / "state.json").is_file():
+        split = "['train']" if is_dict else ""
+        remedy = f"load_from_disk({str(folder)!r}){split}.to_parquet('train.parquet')"
+        raise InputError(f"{folder}: was written by save_to_disk", f"write Parquet files: datasets.{remedy}")
+
+
 def list_hub_splits(source: str) -> tuple[str, ...]:
     """Return the names of a data set's splits; raises `MissingDataError` if the data set cannot be loaded."""
     hub_access.prefer_offline()
     import datasets
 
     name, _, config = source.removeprefix("hf:").partition(":")
+    reject_saved_to_disk(Path(name))
     try:
         return tuple(datasets.get_dataset_split_names(name, config or None))
     except Exception as error:
@@ -43,6 +62,7 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
     import datasets
 
     name, _, config = source.removeprefix("hf:").partition(":")
+    reject_saved_to_disk(Path(name))
     origin = ":".join(part for part in ("hf", name, config, split) if part)
     datasets.disable_progress_bars()
     try:

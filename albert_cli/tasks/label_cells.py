@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.tasks.classification import comparable_name
 from albert_cli.tasks.columns import require_column
+from albert_cli.tasks.label_names import comparable_name
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -71,6 +71,11 @@ def is_missing(text: str, classes: Sequence[str] = (), *, ambiguous: bool = True
     """
     spellings = _NEVER_INFERRED | _SOMETIMES_INFERRED if ambiguous else _NEVER_INFERRED
     return text.lower() in spellings and comparable_name(text) not in map(comparable_name, classes)
+
+
+def are_hidden(labels: Sequence[str], classes: Sequence[str] = ()) -> bool:
+    """Return True if all labels of a test file are -1, as data sets of the Hub hide them, and -1 is no class."""
+    return "-1" not in map(comparable_name, classes) and all(comparable_name(label) == "-1" for label in labels)
 
 
 def missing_label(cell: LabelCell) -> InputError:

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError
+from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import SequenceClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Task
-from albert_cli.tasks.classification import encode_pairs, match_labels, name_and_inputs, parse_text_line, predict_logits
+from albert_cli.tasks.classification import encode_pairs, name_and_inputs, parse_text_line, predict_logits
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.input_lines import InputLine, text_fields
+from albert_cli.tasks.label_names import match_labels
 from albert_cli.text.vocabulary import Vocabulary
 
 METRICS = ("micro_f1", "macro_f1", "mean_average_precision")  # the results of `score_multi_label`
@@ -151,7 +153,7 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
                 line["label"] = [self.labels[index] for index in example.labels]
             by_label = dict(zip(self.labels, probabilities.tolist(), strict=True))
             line["prediction"] = [label for label, probability in by_label.items() if probability > _THRESHOLD]
-            line["probabilities"] = {label: round(probability, 5) for label, probability in by_label.items()}
+            line["probabilities"] = {label: round_prediction(probability) for label, probability in by_label.items()}
             yield line
 
     # ---------------------------------------------------------------- checkpoints

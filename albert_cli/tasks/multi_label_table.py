@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.columns import find_named_columns, require_column
-from albert_cli.tasks.label_cells import LabelCell, is_missing
+from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing
+from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -63,11 +64,18 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
 
 
 def _read_label_columns(table: TextTable, settings: TableSettings) -> list[LabelSet]:
-    """Return the classes of every row from a column of 0 and 1 for each class; other cells raise `InputError`."""
+    """Return the classes of every row from a column of 0 and 1 for each class; other cells raise `InputError`.
+
+    A row with -1 in all of these columns has a missing label.
+    """
     columns = find_named_columns(table, "label_columns", settings.label_columns)
     label_sets = []
     for index, row in enumerate(table.cells):
         names = []
+        if are_hidden([row[column].strip() for column in columns]):
+            hidden = LabelCell(row[columns[0]].strip(), table.where(index))
+            label_sets.append(LabelSet((), hidden.where, missing=hidden))
+            continue
         for name, column in zip(settings.label_columns, columns, strict=True):
             value = row[column].strip().lower()
             if value not in _YES | _NO:
@@ -128,8 +136,11 @@ def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, o
 
 def label_indices(label_set: LabelSet, labels: Sequence[str]) -> tuple[int, ...]:
     """Return the ascending indices of a row's classes in `labels`; raises `InputError` for a class not in `labels`."""
+    indices = set()
     for name in label_set.names:
-        if name not in labels:
+        index = find_label(name, labels)
+        if index is None:
             message = f"{label_set.where}: label {name!r} is not one of {', '.join(labels)}"
             raise InputError(message, "correct the label, or remove the row")
-    return tuple(sorted(labels.index(name) for name in label_set.names))
+        indices.add(index)
+    return tuple(sorted(indices))

@@ -13,16 +13,24 @@ from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column
 from albert_cli.tasks.data_files import find_split_file, read_objects, read_table, reject_file_of_other_format
-from albert_cli.tasks.hub_data import is_hub_source, list_hub_splits, read_hub_split
+from albert_cli.tasks.delimited import format_suffix
+from albert_cli.tasks.hub_data import (
+    has_hub_layout,
+    is_hub_source,
+    list_hub_splits,
+    read_hub_split,
+    reject_saved_to_disk,
+)
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.sources import JSON_LINES_ENDINGS
 
-_SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES_ENDINGS, ".parquet")  # .txt is read as .tsv
-_FORMATS = ".tsv, .csv, .txt, .jsonl, .ndjson, .jl or .parquet"  # `_SUFFIXES` in messages
+_TEXT_SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES_ENDINGS, ".json")  # .txt is read as .tsv
+_SUFFIXES = (*_TEXT_SUFFIXES, *(f"{suffix}.gz" for suffix in _TEXT_SUFFIXES), ".parquet")
+_FORMATS = ".tsv, .csv, .txt, .jsonl, .json (also .gz) or .parquet"  # `_SUFFIXES` in messages
 _FILE_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 # Endings of formats that are not read. A warning names a file that has a split's name and one of these endings.
-_UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".tab", ".json", ".gz", ".bz2", ".xz", ".zip", ".zst")
+_UNREAD_SUFFIXES = (".xlsx", ".xls", ".ods", ".tab", ".gz", ".bz2", ".xz", ".zip", ".zst")
 _ID_HINT = "give every example its own id, or use -s table.id=none to number the rows"
 
 
@@ -61,10 +69,10 @@ def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str
     """Map splits, in the order train, dev, test, to files or to `hf:NAME#SPLIT`.
 
     A file in the settings replaces that of `data`. Raises `ConfigError` if neither has a file, and `InputError` if
-    `data` does not exist or holds no file.
+    `data` or a file in the settings does not exist, or if `data` holds no file.
     """
     files_in_settings = {"train": settings.train, "dev": settings.dev, "test": settings.test}
-    chosen = {split: file for split, file in files_in_settings.items() if file}
+    chosen = {split: _find_named_file(file, data) for split, file in files_in_settings.items() if file}
     files: dict[str, str] = {}
     if is_hub_source(data):
         files = _hub_files(data)
@@ -74,6 +82,19 @@ def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str
     if not files:
         raise ConfigError("the task 'table' has no data", "use --data DIR, or -s table.train=FILE")
     return {split: files[split] for split in _FILE_NAMES if split in files}
+
+
+def _find_named_file(name: str, data: str | None) -> str:
+    """Return the path of a file that the settings name: in the working directory, or else in the folder `data`.
+
+    Raises `InputError` if `data` is a folder and neither has the file.
+    """
+    if data is None or is_hub_source(name) or Path(name).exists() or not Path(data).is_dir():
+        return name
+    path = Path(data) / name
+    if not path.exists():
+        raise InputError(f"{name}: no such file in the working directory or in {data}", "check its name")
+    return str(path)
 
 
 def _hub_files(source: str) -> dict[str, str]:
@@ -87,8 +108,8 @@ def _hub_files(source: str) -> dict[str, str]:
 def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
     """Map these splits to the files of the folder `path`; if `path` is a file, it is train.
 
-    Raises `InputError` if `path` does not exist, if a split has two files, or if `splits` includes train and none of
-    the splits has a file.
+    A folder in the layout of the Hub is read as `hf:PATH`. Raises `InputError` if `path` does not exist, if a split has
+    two files, or if `splits` includes train and none of the splits has a file.
     """
     if path.is_file():
         return {"train": str(path)}
@@ -101,7 +122,10 @@ def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
             files[split] = str(split_file)
         elif unread := _find_unread_file(path, _FILE_NAMES[split]):
             console.warn(f"{unread}: not read, because it is not a {_FORMATS} file; convert it")
+    if not files and has_hub_layout(path):
+        return {split: name for split, name in _hub_files(f"hf:{path}").items() if split in splits}
     if not files and "train" in splits:
+        reject_saved_to_disk(path)
         message = f"{path}: holds no train.tsv, train.csv, train.jsonl or train.parquet"
         raise InputError(message, "add one, or use -s table.train=FILE")
     return files
@@ -122,10 +146,9 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
         source, _, split = name.partition("#")
         return read_hub_split(source, split or "train")
     path = Path(name)
-    suffix = path.suffix.lower()
-    if suffix not in _SUFFIXES:
+    if not path.name.lower().endswith(_SUFFIXES):
         reject_file_of_other_format(path)
         raise InputError(f"{path}: not a {_FORMATS} file", "convert or rename it")
-    if suffix in (*JSON_LINES_ENDINGS, ".parquet"):
+    if format_suffix(name) in (".jsonl", ".json", ".parquet"):
         return read_objects(path)
     return read_table(path, settings)

@@ -17,7 +17,7 @@ class TableSettings:
 
     * `title` is the task's name in results.
     * `train`, `dev` and `test` are files. If they are empty, the files are those of the folder `--data`, such as
-      `train.tsv`, `.csv`, `.txt` (read as `.tsv`), `.jsonl` or `.parquet`.
+      `train.tsv`, `.csv`, `.txt` (read as `.tsv`), `.jsonl`, `.json` (all also as `.gz`) or `.parquet`.
     * `text`, `text_pair`, `label` and `id` are column names. With `id = "none"` the ids are the numbers of the rows,
       even if there is a column of ids.
     * `kind` is the kind of task.

@@ -24,7 +24,7 @@ from albert_cli.tasks.choice_columns import (
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.columns import find_label_column, match_text_columns, require_column
 from albert_cli.tasks.holdout import hold_out_dev
-from albert_cli.tasks.label_cells import LabelCell, is_missing, missing_label, read_label_cells
+from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing, missing_label, read_label_cells
 from albert_cli.tasks.multi_label import MultiLabelExample
 from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
 from albert_cli.tasks.table_files import TableFiles
@@ -93,7 +93,7 @@ class TextTableSource(TableSource[TextExample]):
     def read_file(self, task: TaskInfo, split: str) -> list[TextExample]:
         """Read the rows of a split's file; except in test, a row without a label is an error or skipped.
 
-        The setting `table.missing` decides between the two.
+        The setting `table.missing` decides between the two. The labels of a test file may be hidden (`are_hidden`).
         """
         settings = self.tables.settings
         table = self.tables.table(split)
@@ -103,10 +103,11 @@ class TextTableSource(TableSource[TextExample]):
         labels: Sequence[LabelCell | None] = [None] * len(table.cells)  # for a test file without labels
         if must_have_labels or find_label_column(table, settings) is not None:
             labels = read_label_cells(table, settings)
+        is_hidden = split == "test" and are_hidden([label.text for label in labels if label], task.labels)
         examples = []
         for index, (row, label) in enumerate(zip(table.cells, labels, strict=True)):
             gold = None
-            if label is not None and not is_missing(label.text, task.labels):
+            if label is not None and not is_hidden and not is_missing(label.text, task.labels):
                 gold = task.parse_label(label.text, label.where)
             elif label is not None and must_have_labels:
                 if settings.missing == "error":

@@ -23,15 +23,17 @@ from torch import Tensor, nn
 from albert_cli import console
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import TokenClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import AnyTask, Array, Task, as_any_task, check_finite, iter_evaluation_batches
-from albert_cli.tasks.classification import match_labels, softmax
+from albert_cli.tasks.classification import softmax
 from albert_cli.tasks.entities import OUTSIDE, Entity, inside_tag, is_tag, score_entities, tag_labels, tags_to_entities
 from albert_cli.tasks.features import Int32, Int64, tokenize_with_offsets
 from albert_cli.tasks.input_lines import InputLine
+from albert_cli.tasks.label_names import match_labels
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_data import (
     TokenExample,
@@ -232,7 +234,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         for entity in tags_to_entities(self.predict_tags(example, logits), example.words):
             inside = [entity.start <= start and end <= entity.end for start, end in words_with_logits]
             score = float(np.mean(probabilities[inside]))
-            entities.append({**_entity_fields(entity, example.text), "score": round(score, 5)})
+            entities.append({**_entity_fields(entity, example.text), "score": round_prediction(score)})
         return entities
 
     # ---------------------------------------------------------------- checkpoints

@@ -73,6 +73,15 @@ def iter_json_objects(lines: NumberedLines, location: Callable[[int], str]) -> I
             yield number, parse_json_object(line, partial(location, number), "write one JSON object per line")
 
 
+def iter_json_array(text: str, name: str) -> Iterator[tuple[int, JsonObject]]:
+    """Yield (number from 1, object) for the objects of a JSON array; name: the file, for messages."""
+    hint = "write an array of objects"
+    for number, value in enumerate(parse_json(text, name, hint), start=1):
+        if not isinstance(value, dict):
+            raise InputError(f"{name}: item {number} of the array is not an object", hint)
+        yield number, value
+
+
 def iter_csv_rows(
     lines: NumberedLinesOrQuoteCounts,
     location: Callable[[int], str],

@@ -164,7 +164,7 @@ def load_pretrain_recipe(
     """
     values = _read_pretrain_values(recipe)
     has_shape = "model" in values  # in the recipe: an override of one key does not set the shape
-    values = config.apply_overrides(values, overrides)
+    values = config.apply_overrides(values, overrides, PretrainRecipe)
     if not has_shape:
         overridden_keys = values.get("model", {})
         if out is not None and store.saved_steps(out) and (out / "recipe.toml").is_file():

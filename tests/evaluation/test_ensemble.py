@@ -63,6 +63,8 @@ def test_ensemble_unfit_members_are_rejected(tuned: Any, glue: Path, tmp_path: P
         evaluate_ensemble("cola", request, both, tmp_path / "out")
     with pytest.raises(ConfigError, match="an ensemble needs two or more checkpoints"):
         evaluate_ensemble("cola", request, both[:1], tmp_path / "one")
+    with pytest.raises(CheckpointError, match="nosuch: no such directory"):
+        evaluate_ensemble("cola", request, [str(tmp_path / "nosuch")], tmp_path / "one")
     with pytest.raises(ConfigError, match="an ensemble needs one task"):
         evaluate_ensemble("glue", request, both, tmp_path / "glue")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -93,8 +94,22 @@ def test_predict_reads_bom_and_keeps_the_input(tuned: Tuned, tmp_path: Path) -> 
     assert (tmp_path / "in.jsonl").stat().st_size == 26
 
 
+@pytest.mark.parametrize("name", ["in.json", "in.json.gz", "in.ndjson.gz", "in.csv.gz"])
+def test_predict_reads_arrays_and_compressed_tables(name: str, tuned: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "plain.jsonl").write_text('{"id": "7", "text": "bade figo"}\n')
+    expected = json.loads(albert("predict", tuned("cola"), "--input", tmp_path / "plain.jsonl").out)
+    texts = {
+        ".csv": "id,text\n7,bade figo\n",
+        ".json": '[\n{"id": "7",\n"text": "bade figo"}]\n',
+        ".ndjson": '{"id": "7", "text": "bade figo"}\n',
+    }
+    content = texts[Path(name.removesuffix(".gz")).suffix].encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert json.loads(albert("predict", tuned("cola"), "--input", tmp_path / name).out) == expected
+
+
 def test_predict_json_document_is_rejected(tuned: Tuned, tmp_path: Path) -> None:
-    (tmp_path / "in.json").write_text('[{"text": "bade figo"}]\n')
+    (tmp_path / "in.json").write_text('{\n"text": "bade figo"}\n')
     for verb in ("predict", "encode"):
         printed = albert(verb, tuned("cola"), "--input", tmp_path / "in.json", expect=3)
         assert "in.json: is one JSON document" in printed.err and ".jsonl" in printed.err and printed.out == ""

@@ -269,6 +269,15 @@ def test_facts_are_ordered_by_lead_over_baselines(tmp_path: Path) -> None:
     assert [tile.split(",")[0] for tile in tiles] == ["* STS-B", "* RTE", "* WNLI"]
 
 
+def test_control_with_the_best_score_is_not_the_result(tmp_path: Path) -> None:
+    write_eval(tmp_path / "w" / "pretrained", [0.51, 0.53], checkpoint="abc", weights="pretrained")
+    write_eval(tmp_path / "w" / "random", [0.71, 0.73], weights="random")
+    assert value(read_scores(tmp_path / "w")["RTE accuracy"]["random weights"]) == 72.0
+    text = (tmp_path / "report.md").read_text()
+    assert "* RTE, accuracy of checkpoint abc (median of 2): 52.0; random weights 72.0" in text
+    assert [row["here, best median"] for row in find_table(text, "here, best median")] == ["52.0"]
+
+
 def test_same_directories_give_the_same_bytes(workspace: Path, tmp_path: Path) -> None:
     build_report([workspace], tmp_path / "a.html")
     build_report([workspace], tmp_path / "b.html")

@@ -55,6 +55,15 @@ def test_decide_label_reading_reads_a_table_in_one_way(
     assert f"labels are {reading}" in capfd.readouterr().err
 
 
+def test_read_choice_rows_hidden_labels_of_test(tmp_path: Path) -> None:
+    for split, label in (("train", 1), ("dev", 0), ("test", -1)):
+        lines = [json.dumps({"question": "q", "choices": TEXTS, "label": number}) for number in (label, label)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert isinstance(task, Choice)
+    assert [[example.label for example in task.read(split)] for split in task.splits] == [[1, 1], [0, 0], [None, None]]
+
+
 @pytest.mark.parametrize(
     ("rows", "ways"),
     [

@@ -11,8 +11,9 @@ import torch
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.tasks.classification import Classification, TextExample, match_labels
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.glue import GLUE
+from albert_cli.tasks.metrics import scores
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.race import RACE
 from albert_cli.tasks.registry import task_from_checkpoint
@@ -84,10 +85,14 @@ def test_reorder_labels_tells_names_apart_by_their_case() -> None:
     assert task.reorder_labels(checkpoint).tensors["classifier.bias"].tolist() == [1, 0]
 
 
-def test_match_labels_tells_signs_apart() -> None:
-    assert match_labels(("-1", "0"), ("0", "1")) is None
-    assert match_labels(("-0.5", "0.5"), ("0.5", "-0.5")) == [1, 0]
-    assert match_labels(("b", "a - "), ("A", "B")) == [1, 0]
+def test_iter_predictions_of_small_values_keeps_the_scores() -> None:
+    outputs = np.random.default_rng(0).normal(2e-6, 1e-7, (200, 1)).astype(np.float32)
+    gold = outputs[:, 0] + np.random.default_rng(1).normal(0, 1e-7, 200)
+    task = Classification(name="table", title="table", metrics=("pearson", "spearman"))
+    examples = [TextExample("a", None, float(value), str(row)) for row, value in enumerate(gold)]
+    lines = task.iter_predictions(examples, outputs, with_details=False)
+    written = np.array([line["prediction"] for line in lines])
+    assert scores(task.metrics, written, gold) == pytest.approx(scores(task.metrics, outputs[:, 0], gold), abs=1e-6)
 
 
 def test_match_head_default_names_in_another_order() -> None:

@@ -134,6 +134,20 @@ def test_open_table_empty_texts_are_reported(tmp_path: Path, capfd: pytest.Captu
         open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
 
 
+def test_open_table_incomplete_pairs_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("text,text_pair,label\na,b,x\na,,y\nb,c,y\n,d,x\n")
+    open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert f"{path}:3: no text in 'text' or 'text_pair'; 2 of 4 rows are incomplete" in capfd.readouterr().err
+
+
+def test_missing_column_hint_names_the_header(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("a good film,1\na bad film,0\n")
+    with pytest.raises(InputError) as raised:
+        open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert "if the first row is no header, add one" in str(raised.value.hint)
+
+
 def test_missing_label_hint_lists_columns_of_classes(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,toxic,insult,n\na,1,0,5\nb,0,1,6\n")
     with pytest.raises(InputError) as raised:
@@ -141,7 +155,7 @@ def test_missing_label_hint_lists_columns_of_classes(tmp_path: Path) -> None:
     assert """-s 'table.label_columns=["toxic", "insult"]'""" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("name", ["dev.xlsx", "validation.ods", "test.csv.gz", "dev.tab", "test.json"])
+@pytest.mark.parametrize("name", ["dev.xlsx", "validation.ods", "test.csv.bz2", "dev.tab", "test.zip"])
 def test_open_table_warns_of_files_to_convert(tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     for path in (tmp_path / name, tmp_path / "train.py"):

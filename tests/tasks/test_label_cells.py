@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -98,6 +98,28 @@ def test_class_none_of_a_model_is_not_missing(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\na,None\nb,low\nc,\n", encoding="utf-8")
     task = open_table(TableSettings(missing="skip"), str(tmp_path / "a.csv"), ModelHead(("high", "low", "none")))
     assert labels_of(task.for_scoring()) == [2, 1]
+
+
+def test_labels_of_dev_may_be_spelled_differently(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,0.0\nb,1.0\nc,\n", encoding="utf-8")
+    (tmp_path / "dev.csv").write_text("text,label\na,1\nb,0\n", encoding="utf-8")
+    task = open_table(TableSettings(missing="skip", kind="classification"), str(tmp_path))
+    assert labels_of(task) == [1, 0]
+    (tmp_path / "dev.csv").write_text("text,label\na,2\nb,0\n", encoding="utf-8")
+    task = open_table(TableSettings(missing="skip", kind="classification"), str(tmp_path))
+    with pytest.raises(InputError, match=r"dev\.csv:2: label '2' is not one of"):
+        labels_of(task)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_labels_of_test_may_be_hidden(tmp_path: Path, kind: Literal["classification", "regression"]) -> None:
+    for split, labels in (("train", "01"), ("dev", "10"), ("test", ("-1", "-1"))):
+        rows = "".join(f"a text,{label}\n" for label in labels)
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    task = open_table(TableSettings(kind=kind), str(tmp_path))
+    assert labels_of(task, "test") == [None, None]
+    with pytest.raises(InputError, match=r"test\.csv:2: the label '-1' is a missing value"):
+        labels_of(task.for_scoring("test"))
 
 
 def test_is_number_and_is_missing_cases() -> None:

@@ -18,7 +18,7 @@ from albert_cli import store
 from albert_cli.config import validate_recipe
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
-from albert_cli.tasks.multi_label import MultiLabelClassification, score_multi_label
+from albert_cli.tasks.multi_label import MultiLabelClassification, MultiLabelExample, score_multi_label, sigmoid
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
@@ -108,6 +108,25 @@ def test_read_multi_label_missing_labels(tmp_path: Path) -> None:
     assert [example.labels for example in named.read("dev")] == [(0, 1), (2,), (), (0,), (0,)]
 
 
+def test_read_multi_label_hidden_columns_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,a,b\nx,1,0\ny,1,1\n", encoding="utf-8")
+    (tmp_path / "test.csv").write_text("text,a,b\nx,-1,-1\ny,0,1\n", encoding="utf-8")
+    settings = validate_recipe(TableSettings, {"label_columns": ["a", "b"]}, "recipe")
+    task = open_table(settings, str(tmp_path))
+    assert isinstance(task, MultiLabelClassification)
+    assert [example.labels for example in task.read("test")] == [None, (1,)]
+    with pytest.raises(InputError, match=r"test\.csv:2: the label '-1' is a missing value"):
+        task.for_scoring("test").read("test")
+
+
+def test_read_multi_label_other_spelling_is_the_class(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\nx,Good|bad\ny,bad\n", encoding="utf-8")
+    (tmp_path / "dev.csv").write_text("text,label\nx,good\ny,Bad|GOOD\n", encoding="utf-8")
+    task = open_table(validate_recipe(TableSettings, {"kind": "multi-label"}, "recipe"), str(tmp_path))
+    assert isinstance(task, MultiLabelClassification)
+    assert [example.labels for example in task.read("dev")] == [(0,), (0, 1)]
+
+
 def test_score_multi_label_equals_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -120,6 +139,17 @@ def test_score_multi_label_equals_scikit_learn() -> None:
         assert scores["macro_f1"] == f1(gold, predicted, average="macro")
         expected = sklearn.metrics.average_precision_score(gold, probabilities, average="macro")
         assert scores["mean_average_precision"] == pytest.approx(expected)
+
+
+def test_iter_predictions_of_rare_classes_keeps_the_scores() -> None:
+    rng = np.random.default_rng(0)
+    gold = (rng.random((200, 2)) < 0.3).astype(np.float32)
+    logits = (rng.normal(-13, 0.2, (200, 2)) + 0.2 * gold).astype(np.float32)
+    task = MultiLabelClassification(name="t", title="t", metrics=(), labels=("a", "b"))
+    examples = [MultiLabelExample("x", None, tuple(np.flatnonzero(row)), str(n)) for n, row in enumerate(gold)]
+    lines = [json.loads(line) for line in task.format_predictions(examples, logits, with_details=False)]
+    written = np.array([[line["probabilities"][name] for name in task.labels] for line in lines])
+    assert score_multi_label(gold, written) == pytest.approx(score_multi_label(gold, sigmoid(logits)), abs=1e-6)
 
 
 def test_baseline_and_chance_of_multi_label(tmp_path: Path) -> None:

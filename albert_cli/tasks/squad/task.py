@@ -21,6 +21,7 @@ from albert_cli import store
 from albert_cli.config import validate_recipe
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, InputError
+from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import QuestionAnswering
@@ -189,9 +190,9 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             line["prediction"] = prediction
             line["start"] = None if is_unanswered else best.start
             line["end"] = None if is_unanswered else best.end
-            line["probability"] = round(best.probability, 5)
+            line["probability"] = round_prediction(best.probability)
             if self.version == "2.0":
-                line["null_odds"] = round(null_score, 5)
+                line["null_odds"] = round_prediction(null_score)
             if with_details:
                 score = score_answer(prediction, golds, self.version)
                 line["em"] = round(score.em, 5)
@@ -214,7 +215,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             predictions[question.id] = answers[0].text
             total = sum(answer.probability for answer in answers) or 1.0  # the sum is 0 for a question without a span
             n_best[question.id] = [
-                {"text": answer.text, "probability": round(answer.probability / total, 6)} for answer in answers
+                {"text": answer.text, "probability": round_prediction(answer.probability / total)} for answer in answers
             ]
         _write_by_id(directory / _PREDICTIONS, predictions)
         _write_by_id(directory / _N_BEST, n_best)

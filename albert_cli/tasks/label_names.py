@@ -1,0 +1,43 @@
+"""Compare the names of classes, which labels and checkpoints spell differently."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def comparable_name(label: str) -> str:
+    """Return a class name in lower case without blanks, hyphens and underscores, to compare spellings.
+
+    `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores is
+    returned unchanged. Of a number only zeros and a plus sign that do not change its value are removed: 1.0, 01 and +1
+    become 1, but -1 is another class.
+    """
+    if number := re.fullmatch(r"(-?)\+?0*([0-9]+)(?:\.([0-9]*?)0*)?", label):
+        sign, whole, fraction = number.groups()
+        return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
+    return re.sub(r"[\s_-]+", "", label.casefold()) or label
+
+
+def find_label(text: str, labels: Sequence[str]) -> int | None:
+    """Return the index of the label that a text names, exactly or as the only one in another spelling; None if none."""
+    if text in labels:
+        return labels.index(text)
+    name = comparable_name(text)
+    matches = [index for index, label in enumerate(labels) if comparable_name(label) == name]
+    return matches[0] if len(matches) == 1 else None
+
+
+def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int] | None:
+    """Return the index of each label in `head_labels`; None if the two lists do not have the same labels.
+
+    Labels match if they differ only in spelling (`comparable_name`). But if this makes two of `labels` equal, the lists
+    must match exactly.
+    """
+    if sorted(labels) == sorted(head_labels):
+        return [head_labels.index(label) for label in labels]
+    names = [comparable_name(label) for label in labels]
+    head_names = [comparable_name(label) for label in head_labels]
+    if sorted(names) != sorted(head_names) or len(set(names)) < len(names):
+        return None
+    return [head_names.index(name) for name in names]

@@ -1,0 +1,33 @@
+"""Names of classes in several spellings."""
+
+from __future__ import annotations
+
+import pytest
+
+from albert_cli.tasks.label_names import find_label, match_labels
+
+
+def test_match_labels_tells_signs_apart() -> None:
+    assert match_labels(("-1", "0"), ("0", "1")) is None
+    assert match_labels(("-0.5", "0.5"), ("0.5", "-0.5")) == [1, 0]
+    assert match_labels(("b", "a - "), ("A", "B")) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "index"),
+    [
+        ("1", ("0.0", "1.0"), 1),
+        ("+1.0", ("-1", "1"), 1),
+        ("1", ("-1", "0"), None),
+        ("1.5", ("1", "15"), None),
+        ("10", ("1", "10"), 1),
+        ("true", ("False", "True"), 1),
+        ("us", ("US", "us"), 1),
+        ("Us", ("US", "us"), None),
+        ("maybe", ("no", "yes"), None),
+    ],
+)
+def test_find_label_accepts_one_class_in_another_spelling(
+    text: str, labels: tuple[str, ...], index: int | None
+) -> None:
+    assert find_label(text, labels) == index

@@ -1,0 +1,46 @@
+"""The files of a custom table: named by the settings, in a folder, or in the layout of the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from albert_cli.errors import InputError
+from albert_cli.tasks.table import open_table
+from albert_cli.tasks.table_settings import TableSettings
+
+ROWS = "text,label\na b,x\nc d,y\n"
+
+
+@pytest.mark.parametrize("folder", ["", "data"])
+def test_open_table_reads_the_layout_of_the_hub(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
+        table = pa.table({"text": [f"{name} a", f"{name} b"], "label": ["x", "y"]})
+        pq.write_table(table, tmp_path / folder / f"{name}.parquet")
+    task = open_table(TableSettings(), str(tmp_path))
+    assert [len(task.read(split)) for split in ("train", "dev")] == [4, 2]
+
+
+@pytest.mark.parametrize(("marker", "split"), [("state.json", ""), ("dataset_dict.json", "['train']")])
+def test_saved_to_disk_folder_names_the_conversion(tmp_path: Path, marker: str, split: str) -> None:
+    (tmp_path / marker).write_text("{}")
+    for data in (str(tmp_path), f"hf:{tmp_path}"):
+        with pytest.raises(InputError, match="save_to_disk") as raised:
+            open_table(TableSettings(), data)
+        assert f"load_from_disk('{tmp_path}'){split}.to_parquet('train.parquet')" in str(raised.value.hint)
+
+
+def test_named_file_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "reviews.csv").write_text(ROWS)
+    (tmp_path / "other.csv").write_text(ROWS)
+    monkeypatch.chdir(tmp_path)
+    task = open_table(TableSettings(train="reviews.csv", dev="other.csv"), "data")
+    assert [len(task.read(split)) for split in ("train", "dev")] == [2, 2]
+    with pytest.raises(InputError, match=r"gone\.csv: no such file in the working directory or in data"):
+        open_table(TableSettings(train="gone.csv"), "data")
