@@ -23,6 +23,7 @@ from albert_cli.experiments.inputs import (
     MINIMAL_PAIRS_TASK,
     DataInput,
     find_available_tasks,
+    load_task_recipe,
     plan_data,
     plan_minimal_pairs,
     plan_probe_data,
@@ -73,7 +74,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
         read_minimal_pairs(request.minimal_pairs)
     tasks, skipped_tasks = find_available_tasks(request, scale)
     probe_data, skipped_texts = plan_probe_data(request, scale)
-    recipes = {task: _load_task_recipe(task, scale) for task in tasks}
+    recipes = {task: load_task_recipe(task, scale) for task in tasks}
     planner = _Planner(experiment, request, scale, probe_data, recipes)
     runs: list[VariantRun] = []
     prefixes: list[VariantRun] = []
@@ -138,15 +139,6 @@ def _plan_counts(experiment: Experiment, request: ExperimentRequest) -> list[Var
         stage = create_stage(request, "count", title, {"shape": shape}, (), ("params", shape))
         runs.append(VariantRun(name, seed=0, recipe=None, pretrain=stage))
     return runs
-
-
-def _load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
-    """Return a task's recipe at a scale; None if the task has no recipe."""
-    name = f"finetune/{task}"
-    if name not in config.shipped_recipes():
-        return None
-    values = config.merge_values(config.read_recipe(name), scale.task_changes)
-    return config.validate_recipe(FinetuneRecipe, values, name).with_derived_values()
 
 
 @dataclass(frozen=True)
