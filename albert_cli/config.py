@@ -46,6 +46,9 @@ EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_rati
 # ---------------------------------------------------------------- finding and reading
 
 
+EXPERIMENT_DEFAULTS = "experiments/common"  # the values that experiments extend, which are no recipe by themselves
+
+
 @functools.cache
 def shipped_recipes() -> Mapping[str, Path]:
     """Return the files of all shipped recipes by name, such as `mini/docs` or `pretrain/albert-base`."""
@@ -261,12 +264,25 @@ def _translate_validation_error(schema: type[object], error: ValidationError, se
         if detail["type"] == "unexpected_keyword_argument":
             return _unknown_key_error(schema, detail, section)
     first = details[0]
-    # A location is ("recipe", section, key, …). Its parts after the key, such as an index, are left out.
-    key = ".".join(filter(None, (section, *map(str, first["loc"][1:3]))))
+    key = ".".join(filter(None, (section, *map(str, _key_location(schema, first["loc"])))))
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing", "add this key")
     reason = first["msg"].replace("Input should", "it should", 1)
-    return ConfigError(f"{key} is {first['input']!r}: {reason}")
+    hint = f"use {first['ctx']['expected']}" if first["type"] == "literal_error" else None
+    return ConfigError(f"{key} is {first['input']!r}: {reason}", hint)
+
+
+def _key_location(schema: object, location: Sequence[int | str]) -> Sequence[int | str]:
+    """Return the path to the last key of the schema in a location ("recipe", section, key, …) of pydantic.
+
+    The parts after this key are left out: an index, or the name of a type.
+    """
+    end = 3
+    for position in range(end, len(location)):
+        sections = [part for part in location[1:position] if isinstance(part, str)]
+        if location[position] in _keys_at(schema, sections):
+            end = position + 1
+    return location[1:end]
 
 
 def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str) -> ConfigError:

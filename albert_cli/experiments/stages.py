@@ -222,7 +222,9 @@ class _Planner:
                 continue
             needs = [member.tasks[task] for member in members if task in member.tasks]
             if len(needs) < len(variant.members):
-                message = f"{self.experiment.name}: a member of {name} has no result on {task} at {self.request.scale}"
+                message = (
+                    f"{self.experiment.argument}: a member of {name} has no result on {task} at {self.request.scale}"
+                )
                 hint = "add all members to the scale's `variants`, and remove is_prefix and has_tasks from them"
                 raise ConfigError(message, hint)
             data = plan_task_data(task, self.request, self.scale)
@@ -284,7 +286,9 @@ class _Planner:
         length of the sequences differs if a model has fewer positions.
         """
         base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
-        pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
+        pairs = config.to_toml_values(
+            config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.argument)
+        )
         if run.recipe is not None:
             pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         data = self.probe_data
@@ -350,7 +354,7 @@ class _Planner:
         return max(MIN_STEPS, round(steps * self.scale.step_fraction))
 
     def _validate(self, name: str, values: RecipeValues) -> PretrainRecipe:
-        return validate_pretrain_recipe(values, f"{self.experiment.name}, {name}")
+        return validate_pretrain_recipe(values, f"{self.experiment.argument}, {name}")
 
     @cached_property
     def _vocabulary_size(self) -> int:
