@@ -268,8 +268,9 @@ def _translate_validation_error(schema: type[object], error: ValidationError, se
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing", "add this key")
     reason = first["msg"].replace("Input should", "it should", 1)
-    hint = f"use {first['ctx']['expected']}" if first["type"] == "literal_error" else None
-    return ConfigError(f"{key} is {first['input']!r}: {reason}", hint)
+    if first["type"] == "literal_error":
+        return ConfigError(f"{key} is {first['input']!r}, which is no valid value", f"use {first['ctx']['expected']}")
+    return ConfigError(f"{key} is {first['input']!r}: {reason}")
 
 
 def _key_location(schema: object, location: Sequence[int | str]) -> Sequence[int | str]:

@@ -19,6 +19,7 @@ from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_st
 from albert_cli.experiments.recipe import ExperimentScale
 from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE
 from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.data_files import match_case
 from albert_cli.tasks.glue import GLUE, require_task_folders
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.sources import is_stdin
@@ -180,7 +181,9 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     sources = list(scale.probe_text)
     existing: list[str] = []
     if request.tasks is not None:
-        sources = [source.replace("TASKS", str(request.tasks)) for source in sources]
+        for index, source in enumerate(sources):
+            kind, _, name = source.partition(":TASKS/")
+            sources[index] = f"{kind}:{match_case(request.tasks, name)}"
         # A source is `squad:FILE` or `race:FOLDER`.
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan

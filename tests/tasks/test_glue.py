@@ -182,6 +182,11 @@ def test_read_cola_bare_file_of_another_task_is_missing(tmp_path: Path, header: 
     assert caught.value.hint is not None and "remove" not in caught.value.hint
 
 
+def test_read_glue_folder_in_lower_case_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "rte" / "train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA .\tB .\tentailment\n")
+    assert len(GLUE["rte"].read("train", str(tmp_path))) == 1
+
+
 def test_require_task_folders_bare_file_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "RTE" / "train.tsv", "index\tsentence1\tsentence2\tlabel\n")
     require_task_folders(str(tmp_path))

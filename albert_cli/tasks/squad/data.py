@@ -17,7 +17,7 @@ from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.data_files import find_data_file, read_lines, read_text, validate_as
+from albert_cli.tasks.data_files import find_data_file, match_case, read_lines, read_text, validate_as
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.squad.settings import SpanSettings, Version
@@ -119,7 +119,7 @@ class SquadFiles:
 
     def _find_file(self, folder: Path, split: str) -> Path | None:
         """Return the file of a split in a folder or in its subfolder `squad`, None if there is none."""
-        paths = [parent / name for name in self._file_names(split) for parent in (folder, folder / "squad")]
+        paths = [parent / name for name in self._file_names(split) for parent in (folder, match_case(folder, "squad"))]
         return next((path for path in paths if path.is_file()), None)
 
     def _iter_hub_questions(self, split: str, source: str) -> Iterator[Question]:
