@@ -7,7 +7,6 @@ this recipe, and `-s section.key=value`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import itertools
 import json
@@ -23,10 +22,11 @@ import tomli_w
 from annotated_types import Ge, Gt, Lt
 
 from albert_cli.errors import ConfigError
+from albert_cli.formatting import suggest
+from albert_cli.recipe_errors import find_dataclass, translate_validation_error
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-    from pydantic_core import ErrorDetails
+    from pydantic import BaseModel
 
 T = TypeVar("T")
 RecipeValues: TypeAlias = dict[str, Any]  # the nested dictionaries of a TOML file, before validation
@@ -45,6 +45,9 @@ EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_rati
 
 
 # ---------------------------------------------------------------- finding and reading
+
+
+EXPERIMENT_DEFAULTS = "experiments/common"  # the values that experiments extend, which are no recipe by themselves
 
 
 @functools.cache
@@ -85,17 +88,6 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
     elif name and os.path.lexists(path):
         raise ConfigError(f"{name}: is no recipe: the name of a recipe's file ends in .toml", "rename the file")
     raise ConfigError(f"no recipe is called {name!r}", hint)
-
-
-def suggest(word: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
-    """Return a "did you mean" hint with the name that is most similar to `word`; None if no name is similar.
-
-    A name with slashes is compared as a whole and by its last part.
-    """
-    full_names = {name.rsplit("/", 1)[-1]: name for name in names}  # by last part
-    full_names |= {name: name for name in names}
-    similar = difflib.get_close_matches(word, list(full_names), n=1, cutoff=0.6)
-    return f"did you mean {full_names[similar[0]]!r}?" if similar else None
 
 
 def read_recipe(name: str, *children: Path) -> RecipeValues:
@@ -218,7 +210,7 @@ def apply_overrides(values: Mapping[str, object], overrides: Sequence[str], sche
 def _keep_text(expected: object, value: object) -> object:
     """Return an override's value, with numbers and bools as text where `expected`, the value's type, is text."""
     if isinstance(value, Mapping):
-        types = typing.get_type_hints(_find_dataclass(expected) or object)
+        types = typing.get_type_hints(find_dataclass(expected) or object)
         return {key: _keep_text(types.get(key), inner) for key, inner in value.items()}
     if isinstance(value, list) and expected == tuple[str, ...]:
         return [_keep_text(str, item) for item in value]
@@ -266,7 +258,7 @@ def validate_recipe(
     try:
         model = _recipe_model(cast(Hashable, schema)).model_validate_json(text)
     except ValidationError as error:
-        problem = _translate_validation_error(schema, error, section)
+        problem = translate_validation_error(schema, error, section)
     except ConfigError as error:  # of the dataclass's own checks
         problem = error
     else:
@@ -287,78 +279,6 @@ def _recipe_model(schema: Hashable) -> type[BaseModel]:
 
     settings = ConfigDict(strict=True, extra="forbid")
     return create_model("Recipe", __config__=settings, recipe=(cast(type[object], schema), ...))
-
-
-def _translate_validation_error(schema: type[object], error: ValidationError, section: str) -> ConfigError:
-    """Return the error for the first unknown key that pydantic lists, or else for the first problem that it lists."""
-    details = error.errors()
-    for detail in details:
-        if detail["type"] == "unexpected_keyword_argument":
-            return _unknown_key_error(schema, detail, section)
-    first = details[0]
-    # A location is ("recipe", section, key, …). Its parts after the key, such as an index, are left out.
-    key = ".".join(filter(None, (section, *map(str, first["loc"][1:3]))))
-    if first["type"] == "missing":
-        return ConfigError(f"{key} is missing", "add this key")
-    # A key of several types has a problem for each of them.
-    same_key = [detail["msg"] for detail in details if detail["loc"][:3] == first["loc"][:3]]
-    first_reason, *other_reasons = dict.fromkeys(same_key)
-    reasons = [first_reason.replace("Input should", "it should", 1)]
-    reasons += [reason.removeprefix("Input should be ") for reason in other_reasons]
-    hint = None
-    choices = re.findall(r"'(.+?)'", first["msg"])
-    if first["type"] == "tuple_type" and isinstance(first["input"], str | int | float):
-        value = format_toml_value([first["input"]])
-        hint = f"write a list: {key} = {value}, or -s '{key}={value}'"
-    elif first["type"] == "literal_error" and choices and len(first["loc"]) <= 3:  # longer: in a list
-        hint = f"write one of these words, for example -s {key}={choices[0]}"
-    return ConfigError(f"{key} is {first['input']!r}: {' or '.join(reasons)}", hint)
-
-
-def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str) -> ConfigError:
-    """Return the error for an unknown key, with a hint: the same key in another section, or else a similar key.
-
-    The other sections are the subsections of the key's section and the sections of the recipe.
-    """
-    # The location is ("recipe", section, …, key). Its integers are indices of lists, which are in no schema.
-    *sections, key = (part for part in detail["loc"][1:] if isinstance(part, str))
-    valid_keys = _keys_at(schema, sections)
-    paths = [[*sections, name] for name in valid_keys]
-    if sections:
-        paths += [[name] for name in _keys_at(schema, [])]
-    same_keys = [".".join([*path, key]) for path in paths if key in _keys_at(schema, path)]
-    if same_keys:
-        hint = f"did you mean {' or '.join(same_keys)}?"
-    else:
-        hint = suggest(key, valid_keys) or f"valid keys: {', '.join(valid_keys)}"
-    full_key = ".".join(filter(None, (section, *sections, key)))
-    return ConfigError(f"unknown key {full_key!r}", hint)
-
-
-def _keys_at(schema: object, sections: Sequence[str]) -> list[str]:
-    """Return the keys of the dataclass to which a path of nested sections leads; none if it leads to no dataclass."""
-    dataclass_type = _find_dataclass(schema)
-    if dataclass_type is None:
-        return []
-    type_of_key = typing.get_type_hints(dataclass_type)
-    if not sections:
-        return list(type_of_key)
-    name, *inner_sections = sections
-    if name not in type_of_key:
-        return []
-    if typing.get_origin(type_of_key[name]) is dict and inner_sections:
-        # The recipe chooses the keys of a dictionary: skip this one, and continue with the type of its values.
-        value_type = typing.get_args(type_of_key[name])[1]
-        return _keys_at(value_type, inner_sections[1:])
-    return _keys_at(type_of_key[name], inner_sections)
-
-
-def _find_dataclass(hint: object) -> type[object] | None:
-    """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`, or None."""
-    for candidate in (hint, *typing.get_args(hint)):
-        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
-            return candidate
-    return None
 
 
 # ---------------------------------------------------------------- writing
@@ -382,13 +302,6 @@ def _to_toml_value(value: object) -> object:
 def dump_toml(settings: object) -> str:
     """Return a recipe, a dataclass or its values, as the text of a TOML file."""
     return tomli_w.dumps(to_toml_values(settings), indent=2)
-
-
-def format_toml_value(value: object) -> str:
-    """Return a value as TOML on one line, as in `-s key=VALUE`."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(format_toml_value, value))}]"
-    return tomli_w.dumps({"value": value}).strip().removeprefix("value = ")
 
 
 def list_differences(old: Mapping[str, object], new: Mapping[str, object], prefix: str = "") -> Iterator[str]:

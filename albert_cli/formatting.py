@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import tomli_w
 
 
 def format_percent(score: float | None) -> str:
@@ -40,3 +43,21 @@ def join_words(words: Sequence[str]) -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def format_toml_value(value: object) -> str:
+    """Return a value as TOML on one line, as in `-s key=VALUE`."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(format_toml_value, value))}]"
+    return tomli_w.dumps({"value": value}).strip().removeprefix("value = ")
+
+
+def suggest(word: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
+    """Return a "did you mean" hint with the name that is most similar to `word`; None if no name is similar.
+
+    A name with slashes is compared as a whole and by its last part.
+    """
+    full_names = {name.rsplit("/", 1)[-1]: name for name in names}  # by last part
+    full_names |= {name: name for name in names}
+    similar = difflib.get_close_matches(word, list(full_names), n=1, cutoff=0.6)
+    return f"did you mean {full_names[similar[0]]!r}?" if similar else None

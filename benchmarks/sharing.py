@@ -25,11 +25,11 @@ from albert_cli.bench import harness
 from albert_cli.bench.inputs import pretraining_loss, random_batch
 from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Device, Out, Quiet
-from albert_cli.config import suggest
 from albert_cli.counting import costs
 from albert_cli.counting.costs import Precision
 from albert_cli.counting.paper import PAPER_MODELS
 from albert_cli.errors import ConfigError
+from albert_cli.formatting import suggest
 from albert_cli.model.config import PRESETS
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack

@@ -34,6 +34,7 @@ def test_missing_text_file_is_reported(verb: str, tiny_vocabulary: Path) -> None
     extra = ["--vocab", tiny_vocabulary] if verb == "data" else []
     result = refused(INPUT, verb, "nowhere.txt", *extra, "--out", "out")
     assert "error: nowhere.txt: no such file or folder" in result.err
+    assert "-," not in result.err, "not all commands read stdin"
 
 
 @pytest.mark.parametrize("text", ["", "\n \n\n"])

@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors", "os_errors"),
     ("formatting", "randomness", "ranks"),
-    ("matmul",),
+    ("matmul", "recipe_errors"),
     ("console", "store", "config", "hub_access", "machine"),
     ("array_jobs", "journal", "launch", "executor", "results", "work_plan"),
     ("text",),

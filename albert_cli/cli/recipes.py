@@ -21,7 +21,8 @@ def recipes_list(as_json: AsJson = False, quiet: Quiet = False, debug: Debug = F
     """
     from albert_cli import config
 
-    descriptions = {name: config.read_description(path) for name, path in config.shipped_recipes().items()}
+    recipes = {name: path for name, path in config.shipped_recipes().items() if name != config.EXPERIMENT_DEFAULTS}
+    descriptions = {name: config.read_description(path) for name, path in recipes.items()}
     width = max(map(len, descriptions))
     lines = [f"{name:<{width}}  {description}" for name, description in descriptions.items()]
     console.print_result(descriptions, "\n".join(lines))

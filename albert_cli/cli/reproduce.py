@@ -37,7 +37,8 @@ Speeds = Annotated[
     typer.Option("--tflops", metavar="[VARIANT=]N", help="Measured TFLOP/s of a device, for the hours of --dry-run."),
 ]
 TasksFolder = Annotated[
-    Path | None, typer.Option(help="Folder with the files of GLUE, SQuAD and RACE. Default: no such task is evaluated.")
+    Path | None,
+    typer.Option(help="Folder that holds CoLA/, RTE/ …, squad/ and RACE/. Default: no such task is evaluated."),
 ]
 MaxTime = Annotated[
     str | None, typer.Option(help="Save and stop after this time, such as 9m; the same command resumes.")

@@ -57,7 +57,7 @@ def pretrain(
     Example: albert pretrain mini/wiki --data data --out run --max-time 10m
     """
     start_ranks(nproc)
-    from albert_cli import config
+    from albert_cli import config, formatting
     from albert_cli.training import pretrain as pretraining
 
     # The options below are short forms of `-s` settings.
@@ -67,7 +67,7 @@ def pretrain(
     if keep is not None:
         changes.append(f"train.keep={keep}")
     if teacher:
-        changes.append(f"distill.teacher={config.format_toml_value(teacher)}")
+        changes.append(f"distill.teacher={formatting.format_toml_value(teacher)}")
     if show_config:
         loaded = pretraining.load_recipe_for_data(recipe, data, out, changes)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())

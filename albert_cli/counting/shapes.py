@@ -15,6 +15,7 @@ from typing import Final, Literal
 from albert_cli import config as recipes  # in this module, `config` is a model's shape
 from albert_cli import hub_access, store
 from albert_cli.errors import ConfigError
+from albert_cli.formatting import suggest
 from albert_cli.model.config import PRESETS, ModelConfig
 
 SYMBOLS: Final = {
@@ -83,7 +84,7 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     if is_hub_id and base_name.partition("/")[0] not in recipe_folders:
         file = hub_access.download_hub_files(base_name, ["config.json"]) / "config.json"
         return make_shape(ModelConfig.from_hf(store.read_json(file), f"{base_name}/config.json"), "hub")
-    hint = recipes.suggest(base_name, [*PRESETS, *shipped])
+    hint = suggest(base_name, [*PRESETS, *shipped])
     if not hint:
         hint = f"presets: {', '.join(PRESETS)}; `albert recipes list` prints the recipes; a Hub id is owner/name"
     raise ConfigError(f"{base_name}: neither a preset, a recipe, a checkpoint directory nor a Hub id", hint)

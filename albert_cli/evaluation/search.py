@@ -19,7 +19,7 @@ from albert_cli.evaluation.parallel import TaskRuns, list_units, train_in_parall
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
 from albert_cli.evaluation.suite import GLUE_SUITE
-from albert_cli.formatting import count_of
+from albert_cli.formatting import count_of, suggest
 from albert_cli.results import (
     RESULTS,
     EvaluationResult,
@@ -75,7 +75,7 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
         if not equals or not key or not all(values):
             raise ConfigError(f"{text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
         if key not in SHORT_KEYS and "." not in key:
-            hint = config.suggest(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
+            hint = suggest(key, list(SHORT_KEYS)) or f"keys: {', '.join(SHORT_KEYS)}, or section.key"
             raise ConfigError(f"{text}: unknown key {key!r}", hint)
         key = _SHORT_KEY_OF.get(key, key)  # so that both spellings have the same folder
         if "/" in text:

@@ -55,7 +55,7 @@ from albert_cli.results import (
     SuiteResult,
 )
 from albert_cli.tasks.features import PairFeatures
-from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS
+from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS, require_task_folders
 from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
     add_intermediate,
@@ -160,6 +160,7 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     """
     if submission_file is not None:
         submission.check_submission(request.data, submission_file)
+    require_task_folders(request.data)
     require_own_output(out, RESULTS, *TASKS)
     opened: OpenCheckpoints = {}
     plan = _plan_suite(request, opened)

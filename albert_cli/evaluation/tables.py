@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from albert_cli import console
-from albert_cli.formatting import format_percent
+from albert_cli.formatting import format_percent, join_words
 from albert_cli.results import (
     CONTROLS,
     AnyResult,
@@ -23,6 +23,7 @@ from albert_cli.results import (
     SearchPoint,
     SearchResult,
     SuiteResult,
+    TaskScore,
     VerifyResult,
     standard_error,
 )
@@ -48,7 +49,8 @@ def format_result(result: AnyResult) -> str:
             return format_run(result, None)
         case EvaluationResult():
             titles = {"majority": constant_baseline(result.task)}
-            return _join_paragraphs(_format_table(_COLUMNS, _task_rows(result), titles), _notes([result]))
+            notes = [*_notes([result]), *_other_split_notes([result])]
+            return _join_paragraphs(_format_table(_COLUMNS, _task_rows(result), titles), notes)
         case SuiteResult():
             return _format_suite(result)
         case SearchResult():
@@ -95,7 +97,7 @@ def _format_suite(suite: SuiteResult) -> str:
         mean = suite.mean_of_tasks
     rows = [row for task in tasks for row in _task_rows(task)]
     rows.append({"task": mean_title, "median": format_percent(mean)})
-    notes = list(_notes([task for task in tasks if isinstance(task, EvaluationResult)]))
+    notes = [*_notes([task for task in tasks if isinstance(task, EvaluationResult)]), *_other_split_notes(tasks)]
     if suite.left_out:
         notes.append(f"Left out, without data: {', '.join(TASKS[name].title for name in suite.left_out)}.")
     if isinstance(suite.diagnostics, ScoredResult):
@@ -174,6 +176,20 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
             yield f"{result.title}: {result.protocol.intermediate_note}"
 
 
+def medians_on_other_splits(result: TaskScore) -> dict[str, float]:
+    """Return the medians of the metrics on the splits that are not a task's main one, such as MNLI's mismatched one."""
+    prefixes = tuple(f"{split.removeprefix('dev_')}_" for split in result.examples)
+    return {name: median for name, median in result.medians.items() if name.startswith(prefixes)}
+
+
+def _other_split_notes(results: Sequence[ScoredResult | EvaluationResult]) -> Iterator[str]:
+    """Yield a note for each result with scores on a second split, which the table does not have."""
+    for result in results:
+        scores = [f"{name} {format_percent(score)}" for name, score in medians_on_other_splits(result).items()]
+        if scores:
+            yield f"{result.title}: {', '.join(scores).replace('_', ' ')}"
+
+
 def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     """Yield for each control a note on the tasks where every pretrained seed is above every seed of the control."""
     for name, title in CONTROLS.items():
@@ -237,9 +253,9 @@ def protocol_pairs(result: TrainedResult) -> list[tuple[str, str]]:
     if 0 < protocol.eval_every < protocol.steps:
         scored = f"every {protocol.eval_every:,} steps, best kept"
     pairs.append(("scored", scored))
-    sizes = [f"{result.examples[split]:,} {split}" for split in ("train", "dev") if result.examples.get(split)]
+    sizes = [f"{size:,} {split.replace('_', ' ')}" for split, size in result.examples.items() if size]
     if sizes:
-        pairs.append(("examples", " and ".join(sizes)))
+        pairs.append(("examples", join_words(sizes)))
     return pairs
 
 

@@ -25,6 +25,7 @@ from albert_cli.evaluation.output import require_own_output
 from albert_cli.evaluation.suite import evaluate
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, EvaluationResult, TaskVerdict, VerifyResult
+from albert_cli.tasks.data_files import match_case
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.registry import average_score, paper_metric_names, paper_metrics
 from albert_cli.training.task_setup import TaskRequest
@@ -144,21 +145,12 @@ def _verify_task(recipe: VerifyRecipe, task: str, request: TaskRequest, out: Pat
 def find_task_data(task: str, data: str) -> str:
     """Return the folder with the task's files in `data`; `data` itself if there is no such folder.
 
-    For a task of GLUE, SQuAD or RACE the folder has the benchmark's name, for another task the task's name.
+    For a task of GLUE, SQuAD or RACE the folder has the benchmark's name, for another task the task's name, in upper or
+    lower case.
     """
-    if task in GLUE:
-        names = ("glue", "GLUE", "Glue")
-    elif task.startswith("squad"):
-        names = ("squad", "SQUAD", "SQuAD")
-    elif task.startswith("race"):
-        names = ("race", "RACE", "Race")
-    else:
-        names = (task, task.upper(), task.title())
-    for name in names:
-        folder = Path(data) / name
-        if folder.is_dir():
-            return str(folder)
-    return data
+    name = "glue" if task in GLUE else next((name for name in ("squad", "race") if task.startswith(name)), task)
+    folder = match_case(Path(data), name)
+    return str(folder) if folder.is_dir() else data
 
 
 def require_reached(result: VerifyResult) -> None:

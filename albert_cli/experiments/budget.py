@@ -10,13 +10,14 @@ from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from albert_cli import config, console
+from albert_cli import console
 from albert_cli.counting.costs import format_bytes, format_three_digits
 from albert_cli.errors import ConfigError
 from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK
 from albert_cli.experiments.metrics import EXACT, list_tasks
 from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun, add_dependencies
 from albert_cli.experiments.recipe import PaperClaim, ScaleName, split_reference
+from albert_cli.formatting import count_of, suggest
 
 # The plan's hours are printed for one device, and also for these numbers of devices.
 _DEVICE_COUNTS: Final[dict[ScaleName, tuple[int, ...]]] = {"smoke": (2,), "mini": (2,), "h200": (), "paper": (8, 64)}
@@ -129,7 +130,7 @@ def describe_plan(plan: ExperimentPlan) -> PlanDescription:
     variants = plan.experiment.variants
     for name in plan.request.tflops:
         if name and name not in variants:
-            hint = config.suggest(name, variants) or f"variants: {', '.join(variants)}"
+            hint = suggest(name, variants) or f"variants: {', '.join(variants)}"
             raise ConfigError(f"--tflops {name}=…: {plan.experiment.name} has no such variant", hint)
     all_runs = (*plan.prefixes, *plan.runs)
     pretrainings = [_plan_stage(plan, run, run.pretrain) for run in all_runs if run.pretrain is not None]
@@ -282,7 +283,7 @@ def _format_costs(
     with_cost = [row for row in fine_tunings if row.cost]
     if with_cost:
         num_tasks = len({row.task for row in with_cost})
-        title = f"fine-tuning, {num_tasks} tasks, {len(with_cost) * plan.scale.task_runs} runs"
+        title = f"fine-tuning, {count_of(num_tasks, 'task')}, {count_of(len(with_cost) * plan.scale.task_runs, 'run')}"
         rows.append([title, "", "", "", *_format_totals(_sum_costs(with_cost), device_counts)])
     rows.append(["total", "", "", "", *_format_totals(_sum_costs([*pretrainings, *with_cost]), device_counts)])
     hours = [f"{_device_name(plan)}-hours", *(f"hours on {count}" for count in device_counts[1:])]

@@ -126,7 +126,11 @@ def check_condition(condition: Condition, values: Values) -> Finding:
         return Finding(condition, by_seed, mean)
     low = mean - margin
     high = mean + margin
-    return Finding(condition, by_seed, mean, low, high, _decide(condition, bound, low, high))
+    verdict = _decide(condition, bound, low, high)
+    if condition.value.endswith("_accuracy") and condition.references == (condition.value,):
+        low = max(low, 0.0)  # the margin is symmetric, but an accuracy is a fraction
+        high = min(high, 1.0)
+    return Finding(condition, by_seed, mean, low, high, verdict)
 
 
 def _compute_left_side(condition: Condition, values: Values) -> dict[int, JackknifeEstimate]:

@@ -6,20 +6,24 @@ stage; `find_available_tasks` checks that their files can be read.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from albert_cli import store
+from albert_cli import config, store
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.errors import ConfigError, InputError
+from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
 from albert_cli.experiments.recipe import ExperimentScale
 from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE
 from albert_cli.tasks.base import AnyTask
+from albert_cli.tasks.data_files import match_case
+from albert_cli.tasks.glue import GLUE, require_task_folders
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.sources import is_stdin
+from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, FinetuneRecipe
 
 RECALL_TASK: Final = "table"  # in an experiment, the task `table` always has the table that `recall_table` writes
 MINIMAL_PAIRS_TASK: Final = "minimal-pairs"  # not a task of the registry: nothing is fine-tuned, the probe scores it
@@ -42,11 +46,14 @@ class DataInput:
 def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[list[str], dict[str, str]]:
     """Return the scale's tasks whose data can be read or generated, and for each other task the reason to skip it.
 
-    Raises `InputError` if `--tasks` is no folder, and `ConfigError` if a task does not exist.
+    Raises `InputError` if `--tasks` is no folder, or the folder of a single task of GLUE, and `ConfigError` if a task
+    does not exist.
     """
     if request.tasks is not None and not request.tasks.is_dir():
         hint = "name the folder that contains the tasks, such as RTE"
         raise InputError(f"--tasks {request.tasks}: no such folder", hint)
+    if request.tasks is not None and not GLUE.keys().isdisjoint(scale.tasks):
+        require_task_folders(find_task_data(next(iter(GLUE)), str(request.tasks)))
     skipped = {}
     for name in scale.tasks:
         reason = ""
@@ -54,7 +61,7 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
             if not _recall_text(request, scale):
                 reason = "--text is missing"
         elif name != MINIMAL_PAIRS_TASK:  # always available: without a file, pairs are generated from the training data
-            reason = _find_unreadable_files(find_task(name), request)
+            reason = _find_unreadable_files(find_task(name), request, load_task_recipe(name, scale))
         if reason:
             skipped[name] = reason
     return [name for name in scale.tasks if name not in skipped], skipped
@@ -84,20 +91,38 @@ def plan_minimal_pairs(request: ExperimentRequest, scale: ExperimentScale) -> Da
     return DataInput(stage.id, str(request.directory(stage) / PAIRS_FILE), (stage,))
 
 
-def _find_unreadable_files(task: AnyTask, request: ExperimentRequest) -> str:
-    """Return the reason why a task's training and dev files cannot be read; "" if they can.
+def load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
+    """Return a task's recipe at a scale; None if the task has no recipe."""
+    name = f"finetune/{task}"
+    if name not in config.shipped_recipes():
+        return None
+    values = config.merge_values(config.read_recipe(name), scale.task_changes)
+    return config.validate_recipe(FinetuneRecipe, values, name).with_derived_values()
 
-    A dry run works without `--tasks`, and then no file is read.
+
+def _find_unreadable_files(task: AnyTask, request: ExperimentRequest, recipe: FinetuneRecipe | None) -> str:
+    """Return the reason why the training and dev files of a task, or of its intermediate task, cannot be read.
+
+    Return "" if they can, or if the files of the intermediate task do not exist: the task can start without it. A dry
+    run works without `--tasks`, and then no file is read.
     """
     if request.tasks is None:
         return "" if request.dry_run else "--tasks is missing"
-    train_and_dev = task.splits[: 1 + len(task.dev_splits)]  # `splits` begins with the training split
+    data = find_task_data(task.name, str(request.tasks))
     try:
-        for split in train_and_dev:
-            task.read(split, find_task_data(task.name, str(request.tasks)))
+        _read_train_and_dev(task, data)
+        if recipe is not None and recipe.intermediate_task != NO_INTERMEDIATE_TASK:
+            with suppress(MissingDataError):
+                _read_train_and_dev(find_task(recipe.intermediate_task), data)
     except (ConfigError, InputError) as error:
         return error.message
     return ""
+
+
+def _read_train_and_dev(task: AnyTask, data: str) -> None:
+    """Read a task's training and dev files; raise `InputError` if one is missing or damaged."""
+    for split in task.splits[: 1 + len(task.dev_splits)]:  # `splits` begins with the training split
+        task.read(split, data)
 
 
 def _recall_text(request: ExperimentRequest, scale: ExperimentScale) -> tuple[str, ...]:
@@ -156,7 +181,9 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     sources = list(scale.probe_text)
     existing: list[str] = []
     if request.tasks is not None:
-        sources = [source.replace("TASKS", str(request.tasks)) for source in sources]
+        for index, source in enumerate(sources):
+            kind, _, name = source.partition(":TASKS/")
+            sources[index] = f"{kind}:{match_case(request.tasks, name)}"
         # A source is `squad:FILE` or `race:FOLDER`.
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan

@@ -25,6 +25,7 @@ from albert_cli import console
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
 from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstimate, jackknife_mean
+from albert_cli.formatting import count_of
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
@@ -41,6 +42,8 @@ class MinimalPair(BaseModel):
     sentence_bad: str = Field(min_length=1)
     linguistics_term: str | None = None
     uid: str | None = Field(default=None, alias="UID")
+    where: str = ""
+    """The file and the line of the pair, for messages; `read_minimal_pairs` sets it."""
 
     @property
     def phenomenon(self) -> str:
@@ -65,20 +68,25 @@ class MinimalPairScores:
     An experiment needs them for the error of the difference between two models. The preference for an acceptable
     sentence is p / (p + q), where p and q are the pseudo-likelihoods of the acceptable and the other sentence. Its mean
     is 0.5 by chance, as the accuracy is, but has a smaller sampling error, because a pair counts by degrees.
+    `same_tokens` is the number of pairs whose two sentences have the same tokens: no score includes them.
     """
 
     total: PairScore
     phenomena: Mapping[str, PairScore]
     accuracy: JackknifeEstimate
     preference: JackknifeEstimate
+    same_tokens: int = 0
 
     def to_json(self) -> dict[str, object]:
         """Return the scores for `--json`."""
-        return {**asdict(self.total), "phenomena": {name: asdict(score) for name, score in self.phenomena.items()}}
+        phenomena = {name: asdict(score) for name, score in self.phenomena.items()}
+        return {**asdict(self.total), "same_tokens": self.same_tokens, "phenomena": phenomena}
 
 
 def read_minimal_pairs(path: Path) -> list[MinimalPair]:
     """Read a JSON Lines file of pairs; raise `InputError` for a missing or empty file and for an invalid line."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder", f"join its files: cat {path}/*.jsonl > pairs.jsonl")
     if not path.is_file():
         raise InputError(f"{path}: no such file", "name a JSON Lines file with sentence_good and sentence_bad")
     pairs = []
@@ -86,7 +94,8 @@ def read_minimal_pairs(path: Path) -> list[MinimalPair]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                pairs.append(MinimalPair.model_validate_json(line))
+                pair = MinimalPair.model_validate_json(line)
+                pairs.append(pair.model_copy(update={"where": f"{path}, line {number}"}))
             except ValidationError as error:
                 first = error.errors()[0]
                 key = ".".join(map(str, first["loc"])) or "line"
@@ -100,7 +109,20 @@ def read_minimal_pairs(path: Path) -> list[MinimalPair]:
 def score_minimal_pairs(
     model: PretrainingModel, vocabulary: Vocabulary, pairs: Sequence[MinimalPair], device: torch.device
 ) -> MinimalPairScores:
-    """Score pairs with the masked-language head of a model; raise `InputError` for a sentence that is too long."""
+    """Score pairs with the masked-language head of a model.
+
+    A pair whose sentences have the same tokens is left out, because a model cannot tell them apart. Raises `InputError`
+    if all pairs are left out, or if a sentence is empty or too long.
+    """
+    has_different_tokens = np.array([_has_different_tokens(model, vocabulary, pair) for pair in pairs])
+    groups = np.flatnonzero(has_different_tokens) % JACKKNIFE_GROUPS  # the group of each pair that is scored
+    same_tokens = len(pairs) - len(groups)
+    if not len(groups):
+        hint = "use a vocabulary that tells the sentences apart, or other pairs"
+        raise InputError("minimal pairs: the two sentences of every pair have the same tokens", hint)
+    if same_tokens:
+        console.warn(f"{same_tokens:,} of {count_of(len(pairs), 'minimal pair')} have the same tokens and are left out")
+    pairs = [pair for pair, is_scored in zip(pairs, has_different_tokens, strict=True) if is_scored]
     sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
     likelihoods = pseudo_log_likelihoods(model, vocabulary, sentences, device)
     margins = likelihoods[0::2] - likelihoods[1::2]  # acceptable and unacceptable sentences alternate
@@ -109,13 +131,27 @@ def score_minimal_pairs(
     scores = {str(name): _summarize(is_correct[phenomena == name]) for name in dict.fromkeys(phenomena.tolist())}
     preferences = np.exp(-np.logaddexp(0, -margins))  # p / (p + q) = 1 / (1 + exp(log q - log p)), without overflow
     return MinimalPairScores(
-        _summarize(is_correct), scores, _jackknife_pairs(is_correct), _jackknife_pairs(preferences)
+        _summarize(is_correct),
+        scores,
+        _jackknife_pairs(is_correct, groups),
+        _jackknife_pairs(preferences, groups),
+        same_tokens,
     )
 
 
-def _jackknife_pairs(values: NDArray[np.generic]) -> JackknifeEstimate:
-    """Return the jackknife estimate of the mean of `values` [pairs]."""
-    groups = np.arange(len(values)) % JACKKNIFE_GROUPS  # of each pair
+def _has_different_tokens(model: PretrainingModel, vocabulary: Vocabulary, pair: MinimalPair) -> bool:
+    """Return True if the two sentences have different tokens; raise `InputError` if one is empty or too long."""
+    max_tokens = model.config.max_position_embeddings - 2  # without [CLS] and [SEP]
+    sequences = vocabulary.encode_batch([pair.sentence_good, pair.sentence_bad])
+    for sentence, ids in zip((pair.sentence_good, pair.sentence_bad), sequences, strict=True):
+        if not 0 < len(ids) <= max_tokens:
+            problem = f"{len(ids)} tokens, and the model has positions for 1 to {max_tokens}"
+            raise InputError(f"{pair.where}: {sentence[:40]!r}…: {problem}", "remove this pair")
+    return list(sequences[0]) != list(sequences[1])
+
+
+def _jackknife_pairs(values: NDArray[np.generic], groups: NDArray[np.int64]) -> JackknifeEstimate:
+    """Return the jackknife estimate of the mean of `values` [pairs]; `groups` [pairs] has the group of each pair."""
     sums = np.bincount(groups, weights=values, minlength=JACKKNIFE_GROUPS)
     return jackknife_mean(sums, np.bincount(groups, minlength=JACKKNIFE_GROUPS))
 
@@ -124,9 +160,12 @@ def _jackknife_pairs(values: NDArray[np.generic]) -> JackknifeEstimate:
 def pseudo_log_likelihoods(
     model: PretrainingModel, vocabulary: Vocabulary, sentences: Sequence[str], device: torch.device
 ) -> NDArray[np.float64]:
-    """Return the pseudo-log-likelihood of each sentence in nats, float64 [sentences]."""
+    """Return the pseudo-log-likelihood of each sentence in nats, float64 [sentences].
+
+    The model must have a position for each token of a sentence, and for [CLS] and [SEP].
+    """
     likelihoods = np.zeros(len(sentences))
-    copies = _iter_copies(vocabulary, sentences, model.config.max_position_embeddings)
+    copies = _iter_copies(vocabulary, sentences)
     while batch := list(itertools.islice(copies, _MICRO_BATCH)):
         packed = _mask_and_pack(batch, vocabulary)
         logits = model(pack(packed, device, packed.masked_index)).masked.float()
@@ -146,17 +185,14 @@ class _SentenceCopy:
     masked_position: int
 
 
-def _iter_copies(vocabulary: Vocabulary, sentences: Sequence[str], max_length: int) -> Iterator[_SentenceCopy]:
-    """Yield one copy for each token of each sentence; raise `InputError` if a sentence is empty or too long.
+def _iter_copies(vocabulary: Vocabulary, sentences: Sequence[str]) -> Iterator[_SentenceCopy]:
+    """Yield one copy for each token of each sentence.
 
     Shorter sentences come first: sequences of equal length need no padding.
     """
     sequences = [[vocabulary.cls_id, *ids, vocabulary.sep_id] for ids in vocabulary.encode_batch(sentences)]
     for index in sorted(range(len(sequences)), key=lambda index: len(sequences[index])):
         sequence = sequences[index]
-        if not 2 < len(sequence) <= max_length:
-            tokens = f"{len(sequence)} tokens with [CLS] and [SEP], and the model has {max_length} positions"
-            raise InputError(f"{sentences[index][:40]!r}…: {tokens}", "remove this pair")
         yield from (_SentenceCopy(index, sequence, position) for position in range(1, len(sequence) - 1))
 
 

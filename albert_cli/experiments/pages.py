@@ -219,7 +219,7 @@ def _format_bounds(finding: Finding) -> str:
         if len(finding.by_seed) > 1:
             return "unknown"
         return "no bounds from a single seed" if finding.by_seed else ""  # "" if nothing was measured
-    return "exact" if finding.low == finding.high else f"{finding.low:.4g} … {finding.high:.4g}"
+    return "exact" if finding.condition.is_exact else f"{finding.low:.4g} … {finding.high:.4g}"
 
 
 # ---------------------------------------------------------------- tables

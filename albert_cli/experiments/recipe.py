@@ -11,6 +11,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Final, Literal, get_args
 
 from albert_cli import config
@@ -26,6 +27,7 @@ from albert_cli.experiments.metrics import (
     is_score,
     list_tasks,
 )
+from albert_cli.formatting import suggest
 
 ScaleName = Literal["smoke", "mini", "h200", "paper"]
 SCALES: Final[tuple[ScaleName, ...]] = get_args(ScaleName)
@@ -267,8 +269,8 @@ class Experiment:
 
 def experiment_names() -> list[str]:
     """Return the names of all experiments in the package."""
-    names = (recipe.removeprefix(FOLDER) for recipe in config.shipped_recipes() if recipe.startswith(FOLDER))
-    return [name for name in names if name != "common"]
+    recipes = [name for name in config.shipped_recipes() if name != config.EXPERIMENT_DEFAULTS]
+    return [name.removeprefix(FOLDER) for name in recipes if name.startswith(FOLDER)]
 
 
 def list_experiments() -> tuple[dict[str, str], str]:
@@ -285,11 +287,10 @@ def load_experiment(name: str) -> Experiment:
         short_name = name.removeprefix(FOLDER)
         names = experiment_names()
         if short_name not in names:
-            hint = _suggest_by_source(short_name) or config.suggest(short_name, names)
+            hint = _suggest_by_source(short_name) or suggest(short_name, names)
             raise ConfigError(f"unknown experiment {short_name!r}", hint or f"experiments: {', '.join(names)}")
         recipe = FOLDER + short_name
-    experiment = parse_experiment(config.read_recipe(recipe), config.find_recipe(recipe).stem)
-    return dataclasses.replace(experiment, argument=name)
+    return parse_experiment(config.read_recipe(recipe), name)
 
 
 def _suggest_by_source(text: str) -> str | None:
@@ -303,13 +304,15 @@ def _suggest_by_source(text: str) -> str | None:
     return f"experiments of {label}: {', '.join(matches)}" if matches else None
 
 
-def parse_experiment(values: Mapping[str, Any], name: str) -> Experiment:
-    """Check an experiment's values as parsed from TOML; raise `ConfigError` with the key that is invalid."""
+def parse_experiment(values: Mapping[str, Any], argument: str) -> Experiment:
+    """Check an experiment's values as parsed from TOML; raise `ConfigError` with `argument` and the invalid key."""
     values = {**values, "scales": _borrow_scales(values.get("scales", {}))}
-    experiment = dataclasses.replace(config.validate_recipe(Experiment, values, name), name=name)
+    experiment = config.validate_recipe(Experiment, values, argument)
+    experiment = dataclasses.replace(experiment, name=PurePath(argument.removesuffix(".toml")).name, argument=argument)
     if wrong_scales := set(experiment.scales).symmetric_difference(SCALES):
         wrong = ", ".join(sorted(wrong_scales))
-        raise ConfigError(f"{name}: scales must be {', '.join(SCALES)}; unknown or missing: {wrong}")
+        hint = f'extends = "{config.EXPERIMENT_DEFAULTS}" has all scales'
+        raise ConfigError(f"{argument}: scales must be {', '.join(SCALES)}; unknown or missing: {wrong}", hint)
     _check_variant_names(experiment)
     _check_cycles(experiment)
     _check_metrics(experiment)
@@ -340,8 +343,8 @@ def _check_variant_names(experiment: Experiment) -> None:
     names += [("variants", name) for scale in experiment.scales.values() for name in scale.variants]
     for key, name in names:
         if name is not None and name not in experiment.variants:
-            hint = config.suggest(name, experiment.variants)
-            raise ConfigError(f"{experiment.name}: {key} is not the name of a variant: {name}", hint)
+            hint = suggest(name, experiment.variants) or f"variants: {', '.join(experiment.variants)}"
+            raise ConfigError(f"{experiment.argument}: {key} is not the name of a variant: {name}", hint)
 
 
 def _check_cycles(experiment: Experiment) -> None:
@@ -350,7 +353,7 @@ def _check_cycles(experiment: Experiment) -> None:
     def visit(name: str, path: tuple[str, ...]) -> None:
         if name in path:
             hint = "change its `after`, `teacher`, `members` or `match_time_of`"
-            raise ConfigError(f"{experiment.name}: variant {name} starts from itself", hint)
+            raise ConfigError(f"{experiment.argument}: variant {name} starts from itself", hint)
         variant = experiment.variants[name]
         for dependency in (*variant.dependencies, variant.match_time_of):
             if dependency is not None:
@@ -364,13 +367,13 @@ def _check_metrics(experiment: Experiment) -> None:
     """Raise `ConfigError` if `metrics` lists an unknown metric, or one of a task, which has a column in any case."""
     for metric in experiment.metrics:
         if metric.startswith("task_"):
-            raise ConfigError(f"{experiment.name}: {metric} always has a column", "remove it from metrics")
+            raise ConfigError(f"{experiment.argument}: {metric} always has a column", "remove it from metrics")
         _check_metric(experiment, metric)
 
 
 def _check_claims(experiment: Experiment) -> None:
     """Raise `ConfigError` if a claim has no conditions, an invalid reference, or no `learned` although it needs one."""
-    origin = experiment.name
+    origin = experiment.argument
     for claim in experiment.claims:
         if not claim.conditions:
             hint = "add [[claims.conditions]] to it"
@@ -379,10 +382,6 @@ def _check_claims(experiment: Experiment) -> None:
             if split_reference(reference)[1] not in LEARNED_ABOVE:
                 choices = f"VARIANT.{'|'.join(LEARNED_ABOVE)}"
                 raise ConfigError(f"{origin}: learned: {reference!r} does not show learning", f"use {choices}")
-        if not claim.learned and not claim.metrics <= INDEPENDENT_OF_LEARNING:
-            hint = 'add learned = ["VARIANT.tasks_above_majority"] or, for MLM, ["VARIANT.below_unigram_entropy"]'
-            problem = "claim needs `learned`, the models that must have learned"
-            raise ConfigError(f"{origin}: {problem}: {claim.statement}", hint)
         for condition in claim.all_conditions:
             for reference in condition.references:
                 variant, metric = split_reference(reference)
@@ -390,9 +389,12 @@ def _check_claims(experiment: Experiment) -> None:
                     hint = f"variants: {', '.join(experiment.variants)}"
                     raise ConfigError(f"{origin}: {reference!r} is not VARIANT.METRIC of this experiment", hint)
                 _check_metric(experiment, metric)
+        if not claim.learned and not claim.metrics <= INDEPENDENT_OF_LEARNING:
+            hint = 'add learned = ["VARIANT.tasks_above_majority"] or, for MLM, ["VARIANT.below_unigram_entropy"]'
+            raise ConfigError(f"{origin}: claim needs `learned`, the models that have learned: {claim.statement}", hint)
 
 
 def _check_metric(experiment: Experiment, metric: str) -> None:
     if metric not in METRICS and not metric.startswith("task_"):
-        hint = config.suggest(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
-        raise ConfigError(f"{experiment.name}: unknown metric {metric!r}", hint)
+        hint = suggest(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
+        raise ConfigError(f"{experiment.argument}: unknown metric {metric!r}", hint)

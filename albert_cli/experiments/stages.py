@@ -23,6 +23,7 @@ from albert_cli.experiments.inputs import (
     MINIMAL_PAIRS_TASK,
     DataInput,
     find_available_tasks,
+    load_task_recipe,
     plan_data,
     plan_minimal_pairs,
     plan_probe_data,
@@ -42,6 +43,7 @@ from albert_cli.experiments.plan import (
 )
 from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
+from albert_cli.formatting import format_toml_value
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
@@ -73,7 +75,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
         read_minimal_pairs(request.minimal_pairs)
     tasks, skipped_tasks = find_available_tasks(request, scale)
     probe_data, skipped_texts = plan_probe_data(request, scale)
-    recipes = {task: _load_task_recipe(task, scale) for task in tasks}
+    recipes = {task: load_task_recipe(task, scale) for task in tasks}
     planner = _Planner(experiment, request, scale, probe_data, recipes)
     runs: list[VariantRun] = []
     prefixes: list[VariantRun] = []
@@ -138,15 +140,6 @@ def _plan_counts(experiment: Experiment, request: ExperimentRequest) -> list[Var
         stage = create_stage(request, "count", title, {"shape": shape}, (), ("params", shape))
         runs.append(VariantRun(name, seed=0, recipe=None, pretrain=stage))
     return runs
-
-
-def _load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None:
-    """Return a task's recipe at a scale; None if the task has no recipe."""
-    name = f"finetune/{task}"
-    if name not in config.shipped_recipes():
-        return None
-    values = config.merge_values(config.read_recipe(name), scale.task_changes)
-    return config.validate_recipe(FinetuneRecipe, values, name).with_derived_values()
 
 
 @dataclass(frozen=True)
@@ -230,7 +223,9 @@ class _Planner:
                 continue
             needs = [member.tasks[task] for member in members if task in member.tasks]
             if len(needs) < len(variant.members):
-                message = f"{self.experiment.name}: a member of {name} has no result on {task} at {self.request.scale}"
+                message = (
+                    f"{self.experiment.argument}: a member of {name} has no result on {task} at {self.request.scale}"
+                )
                 hint = "add all members to the scale's `variants`, and remove is_prefix and has_tasks from them"
                 raise ConfigError(message, hint)
             data = plan_task_data(task, self.request, self.scale)
@@ -292,7 +287,9 @@ class _Planner:
         length of the sequences differs if a model has fewer positions.
         """
         base = config.merge_values(config.read_recipe(self.scale.base), self.scale.changes)
-        pairs = config.to_toml_values(config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.name))
+        pairs = config.to_toml_values(
+            config.validate_recipe(PairSettings, base.get("data", {}), self.experiment.argument)
+        )
         if run.recipe is not None:
             pairs["max_seq_length"] = min(pairs["max_seq_length"], run.recipe.model.max_position_embeddings)
         data = self.probe_data
@@ -358,7 +355,7 @@ class _Planner:
         return max(MIN_STEPS, round(steps * self.scale.step_fraction))
 
     def _validate(self, name: str, values: RecipeValues) -> PretrainRecipe:
-        return validate_pretrain_recipe(values, f"{self.experiment.name}, {name}")
+        return validate_pretrain_recipe(values, f"{self.experiment.argument}, {name}")
 
     @cached_property
     def _vocabulary_size(self) -> int:
@@ -396,4 +393,4 @@ def _format_overrides(base: Mapping[str, object], values: Mapping[str, object], 
 def _format_toml(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value):
         return value  # `-s` accepts words without quotes
-    return config.format_toml_value(value)
+    return format_toml_value(value)

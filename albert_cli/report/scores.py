@@ -228,6 +228,8 @@ def _score_cell(evaluation: Evaluation, best: float) -> Cell:
         error = format_percent(standard_error(scores))
         facts = [f"{len(scores)} seeds", f"spread {spread}", f"s.e. {error}"]
         notes = [", ".join(map(format_percent, scores))]
+    for name, other_median in tables.medians_on_other_splits(record).items():
+        notes.append(f"{_metric_title(name)} {format_percent(other_median)}")
     if isinstance(record, EvaluationResult) and record.diverged:
         facts.append(f"{len(record.diverged)} diverged")
     if record.collapse_reasons:

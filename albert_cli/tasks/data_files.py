@@ -45,7 +45,7 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str | None = None) -> Path:
-    """Return the first of these files or folders that exists in the folder `data`.
+    """Return the first of these files or folders that exists in the folder `data`, in upper or lower case.
 
     Raises `InputError` if `data` is not a folder, and `MissingDataError` if it holds none of the names. The hint of
     `MissingDataError` is `hint` or, by default, to read the data set `hub` from the Hub.
@@ -54,12 +54,25 @@ def find_data_file(data: Path, names: Sequence[str], hub: str | None, hint: str 
         problem = "is not a directory" if data.exists() else "no such directory"
         raise InputError(f"{data}: {problem}", f"use --data for the folder that holds {names[0]}")
     for name in names:
-        if (data / name).exists():
-            return data / name
+        path = match_case(data, name)
+        if path.exists():
+            return path
     if hint is None and hub is not None:
         hint = f"omit --data to read {hub} from the Hugging Face Hub"
     problem = f"{names[0]} not found" if len(names) == 1 else f"holds none of {', '.join(names)}"
     raise MissingDataError(f"{data}: {problem}", hint)
+
+
+def match_case(folder: Path, name: str) -> Path:
+    """Return the path of `name` below a folder, with names as they are spelled there: `rte/train.tsv` for `RTE/…`."""
+    path = folder
+    for part in Path(name).parts:
+        if not (path / part).exists() and path.is_dir():
+            spellings = sorted(child.name for child in path.iterdir() if child.name.lower() == part.lower())
+            path /= spellings[0] if spellings else part
+        else:
+            path /= part
+    return path
 
 
 def find_split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str], remedy: str) -> Path | None:

@@ -5,7 +5,7 @@ The published files are tab-separated without quoting, in one folder per task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,13 +21,15 @@ from albert_cli.tasks.text_table import TextTable, read_texts
 
 GLUE_ON_HUB = "hf:nyu-mll/glue"
 _ID_COLUMNS = ("index", "id", "idx")
+_SHOWN_CHARACTERS = 100  # of a file's first line in a message
 
 
 @dataclass(frozen=True)
 class GlueFiles:
     """A reader of a GLUE task.
 
-    It reads `folder/SPLIT.tsv`, with the columns `texts` and `label`, or a data set of the Hub.
+    It reads `folder/SPLIT.tsv`, with the columns `texts` and `label`, or a data set of the Hub. Data without `folder`
+    may hold the task's files themselves: the columns show that a file is not another task's.
 
     * `hub_texts` and `test_texts` are the names of the text columns on the Hub and in the test file, if they differ
       from `texts`.
@@ -95,10 +97,12 @@ class GlueFiles:
         rows = [line.split("\t") for line in read_lines(path)]
         if not rows:
             raise InputError(f"{path}: empty", "check that the file is complete")
+        if path.parent == data:
+            self._check_is_own_file(task, path, rows[0], is_test=split in task.test_splits)
         lines = list(range(1, len(rows) + 1))
         if not self.header or split in task.test_splits:
             table = TextTable(str(path), tuple(rows[0]), rows[1:], lines[1:])
-        elif {*self.texts, self.label} & set(rows[0]):
+        elif {*self.texts, self.label} <= set(rows[0]):
             raise InputError(f"{path}:1: {task.title} is published without a header", "remove the first line")
         else:
             table = TextTable(str(path), self.header, rows, lines)
@@ -108,6 +112,39 @@ class GlueFiles:
             if len(row) != len(table.columns):
                 raise width_error(table.columns, "\t", len(row), table.where(index))
         return table
+
+    def _check_is_own_file(self, task: TaskInfo, path: Path, first_row: Sequence[str], *, is_test: bool) -> None:
+        """Raise `MissingDataError` if the first row of a file outside of `folder` shows that it is another task's."""
+        columns = self.test_texts or self.texts
+        if not is_test:
+            columns = (*self.texts, self.label)
+        is_own_file = set(columns) <= set(first_row)
+        if self.header and not is_test:
+            names_in_place = [name for name, column in zip(first_row, self.header, strict=False) if name == column]
+            # The caller reports a header in the task's own file, where all names are in their places.
+            has_other_header = bool(set(columns) & set(first_row)) and not set(columns) <= set(names_in_place)
+            is_own_file = len(first_row) == len(self.header) and not has_other_header
+        if not is_own_file:
+            problem = f"{path}: is not {task.title}'s file (first line: {', '.join(first_row)[:_SHOWN_CHARACTERS]})"
+            remedy = f"use --data for the folder that holds {self.folder}/{path.name}"
+            raise MissingDataError(problem, f"provide the columns {', '.join(columns)}, or {remedy}")
+
+
+def require_task_folders(data: str | None) -> None:
+    """Raise `InputError` if the files of a single task are in `data` itself, where several tasks are to be read from.
+
+    Tasks such as RTE and WNLI have the same columns, so one task would be read from the other's files.
+    """
+    if data is None or is_hub_source(data):
+        return
+    folder = Path(data)
+    for task in GLUE.values():
+        for split in task.splits:
+            file = folder / f"{split}.tsv"
+            if file.exists():
+                name = folder.absolute().name
+                hint = f"name the folder that holds {name}/: {folder.absolute().parent}"
+                raise InputError(f"{data}: is the folder of a single task, with {file.name}", hint)
 
 
 def _skip_short_rows(table: TextTable) -> TextTable:

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from albert_cli.config import suggest
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.formatting import suggest
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, as_any_task
 from albert_cli.tasks.choice import Choice

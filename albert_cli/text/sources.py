@@ -51,7 +51,7 @@ _MAX_WEIGHT = 100
 _WEIGHT_HINT = "a weight is a number such as 2 or 0.3"
 _WEIGHT = re.compile(r"(.+)@(\d+(?:\.\d+)?)", re.DOTALL)
 _SOURCE_HINT = (
-    "name a file, a folder, a glob, -, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
+    "name a file, a folder, a glob, hf:NAME, squad:FILE, squad-answers:FILE, race:FOLDER or docs: as the source"
 )
 _LISTED_FILES = 3  # names of skipped files or folders in a message
 

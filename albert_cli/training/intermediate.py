@@ -12,6 +12,7 @@ from pathlib import Path
 
 from albert_cli import config, console
 from albert_cli.errors import InputError, MissingDataError
+from albert_cli.formatting import format_toml_value
 from albert_cli.tasks.registry import find_task
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK
@@ -86,7 +87,7 @@ def _without_task_keys(override: str) -> list[str]:
     values = config.flatten_override(override)
     if not values.keys() & set(_TASK_KEYS):
         return [override]
-    return [f"{key}={config.format_toml_value(values[key])}" for key in values if key not in _TASK_KEYS]
+    return [f"{key}={format_toml_value(values[key])}" for key in values if key not in _TASK_KEYS]
 
 
 def use_intermediate(prepared: PreparedTask, directory: Path, opened: OpenCheckpoints | None = None) -> PreparedTask:

@@ -129,6 +129,16 @@ def test_controls_have_rows_below_their_task() -> None:
     assert [line[:end_of_median].split()[-1] for line in lines] == ["75.0", "55.0", "65.0", "55.0", "70.0"]
 
 
+def test_format_result_mnli_has_both_dev_sets() -> None:
+    scores = {"accuracy": [0.7, 0.8], "mismatched_accuracy": [0.5, 0.6]}
+    examples = {"train": 9, "dev_matched": 24, "dev_mismatched": 30}
+    result = evaluation_result([0.7, 0.8], task="mnli", title="MNLI", all_scores=scores, examples=examples).to_json()
+    for values in (result, {"kind": "suite", "tasks": {"mnli": result}, "tasks_scored": 1, "glue_score": 0.75}):
+        printed = " ".join(as_text(values).split())
+        assert "mismatched accuracy 55.0" in printed
+        assert "24 dev matched and 30 dev mismatched" in printed
+
+
 def test_control_notes_compare_all_seeds_of_each_task() -> None:
     def task(title: str, **above: bool | None) -> dict[str, Any]:
         controls = {name: ControlResult(every_seed_above=is_above) for name, is_above in above.items()}

@@ -142,6 +142,17 @@ def test_eval_without_mnli_data_skips_and_records_it(
         assert raised.value.hint == "add MNLI to --data, or skip it with -s intermediate_task=pretrained"
 
 
+def test_eval_from_the_tasks_folder_skips_mnli(suite: Suite, tmp_path: Path) -> None:
+    result = evaluate("rte", str(suite.encoder), str(suite.data / "RTE"), tmp_path / "out", 1, QUICK, "cpu")
+    assert "is not MNLI's file" in result["protocol"]["intermediate_note"]
+
+
+def test_suite_from_a_tasks_folder_is_rejected(suite: Suite, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is the folder of a single task") as raised:
+        evaluate("glue", str(suite.encoder), str(suite.data / "RTE"), tmp_path / "out", 1, QUICK, "cpu")
+    assert raised.value.hint is not None and str(suite.data) in raised.value.hint
+
+
 def test_control_starts_from_a_separate_intermediate_run(suite: Suite, tmp_path: Path) -> None:
     overrides = (*QUICK, "train.seed=7")
     evaluate("rte", str(suite.encoder), str(suite.data), tmp_path, 1, overrides, "cpu", controlled=["random"])

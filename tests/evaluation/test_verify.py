@@ -139,6 +139,13 @@ def test_verify_squad2_uses_the_best_threshold(
     assert not verify_scores(file, data, tmp_path / "out").reached
 
 
+@pytest.mark.parametrize("folder", ["SQuAD", "sQuAD"])
+def test_find_task_data_matches_any_case(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    assert verify.find_task_data("squad1", str(tmp_path)) == str(tmp_path / folder)
+    assert verify.find_task_data("rte", str(tmp_path)) == str(tmp_path)
+
+
 def test_verify_without_data_is_skipped(tmp_path: Path, checkpoint: Path) -> None:
     file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=99.5)
     (tmp_path / "empty").mkdir()

@@ -106,6 +106,13 @@ def test_difference_of_differences_is_one_condition() -> None:
     assert finding.mean == pytest.approx(0.2) and finding.verdict == HOLDS
 
 
+def test_bounds_of_an_accuracy_are_fractions() -> None:
+    finding = check_condition(Condition("a.mlm_accuracy", "above", 0.5), values(a=[0.0, 1.0]))
+    assert (finding.low, finding.high) == (0.0, 1.0)
+    difference = check_condition(ABOVE, values(a=[0.0, 1.0], b=[0.5, 0.5]))
+    assert difference.low is not None and difference.low < 0
+
+
 def test_only_common_seeds_are_compared() -> None:
     measured = values(a=[0.5, 0.5, 9.0], b=[0.3, 0.3])
     assert check_condition(ABOVE, measured).by_seed == {0: pytest.approx(0.2), 1: pytest.approx(0.2)}

@@ -118,9 +118,36 @@ def test_read_minimal_pairs_rejects_invalid_lines(content: str, message: str, tm
         read_minimal_pairs(tmp_path / "missing.jsonl")
 
 
-def test_sentence_longer_than_the_model_is_rejected(model: PretrainingModel, vocabulary: Vocabulary) -> None:
-    with pytest.raises(InputError, match="the model has 48 positions"):
-        pseudo_log_likelihoods(model, vocabulary, ["bade figo luma " * 30], CPU)
+def test_sentence_longer_than_the_model_names_its_line(
+    model: PretrainingModel, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    path = write_pairs(tmp_path / "pairs.jsonl")
+    row = {"sentence_good": "bade", "sentence_bad": "bade figo luma " * 30}
+    path.write_text(path.read_text() + json.dumps(row) + "\n")
+    with pytest.raises(InputError, match=r"pairs\.jsonl, line 3: .* the model has positions for 1 to 46"):
+        score_minimal_pairs(model, vocabulary, read_minimal_pairs(path), CPU)
+
+
+def test_score_minimal_pairs_leaves_out_equal_tokens(
+    model: PretrainingModel, vocabulary: Vocabulary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    equal = pair("bade figo", "bade  figo", "equal")
+    pairs = [pair("bade figo luma", "figo bade luma", "order"), pair("kra ne wi", "ne wi kra", "order")]
+    scores = score_minimal_pairs(model, vocabulary, pairs, CPU)
+    mixed = score_minimal_pairs(model, vocabulary, [*pairs, equal], CPU)
+    assert (mixed.total, mixed.phenomena) == (scores.total, scores.phenomena)
+    assert mixed.preference[0] == scores.preference[0]
+    assert mixed.to_json()["same_tokens"] == 1 and scores.to_json()["same_tokens"] == 0
+    assert "1 of 3 minimal pairs" in capsys.readouterr().err
+    with pytest.raises(InputError, match="of every pair have the same tokens"):
+        score_minimal_pairs(model, vocabulary, [equal], CPU)
+
+
+def test_read_minimal_pairs_folder_is_named_as_one(tmp_path: Path) -> None:
+    write_pairs(tmp_path / "pairs.jsonl")
+    with pytest.raises(InputError, match="is a folder") as caught:
+        read_minimal_pairs(tmp_path)
+    assert caught.value.hint is not None and f"cat {tmp_path}/*.jsonl" in caught.value.hint
 
 
 def write_pairs(path: Path) -> Path:

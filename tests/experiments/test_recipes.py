@@ -356,6 +356,10 @@ def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object
         ({"metrics": ["mlm_acuracy"]}, "did you mean 'mlm_accuracy'?"),
         ({"metrics": ["task_table"]}, "always has a column"),
         ({"plots": ["layer"]}, "plots"),
+        (claiming({"value": "a.params", "must": "above", "bound": 1}), "unknown metric 'params'"),
+        (claiming({"value": "a.mlm_loss", "must": "less", "bound": 1}), "mine: claims.0.conditions.0.must is 'less'"),
+        (claiming({"value": "a.mlm_loss", "must": "less", "bound": 1}), "use 'above', 'below' or 'equal'"),
+        (claiming({"value": 3, "must": "above", "bound": 1}), "claims.0.conditions.0.value is 3"),
         (
             claiming({"value": "a.mlm_acuracy", "must": "above", "bound": 1}, learned=GUARD),
             "did you mean 'mlm_accuracy'?",
@@ -369,6 +373,19 @@ def test_invalid_experiment_is_rejected(change: dict[str, object], message: str)
     with pytest.raises(ConfigError) as error:
         recipe.parse_experiment({**values, "variants": {"a": {"title": "A"}}, **change}, "mine")
     assert message in f"{error.value} {error.value.hint}"
+
+
+def test_errors_of_a_users_experiment_begin_with_its_path(tmp_path: Path) -> None:
+    mine = tmp_path / "own3.toml"
+    text = 'title = "T"\nsource = "S"\nextends = "experiments/common"\n[variants.a]\ntitle = "A"\n'
+    mine.write_text(text)
+    experiment = recipe.load_experiment(str(mine))
+    assert (experiment.name, experiment.argument) == ("own3", str(mine))
+    for line in ("after = 3", 'after = "c"', "mini.model.hiden_size = 8"):
+        mine.write_text(text + line)
+        with pytest.raises(ConfigError) as error:
+            make_plan(recipe.load_experiment(str(mine)), ExperimentRequest("mini", tmp_path, dry_run=True))
+        assert error.value.message.startswith(str(mine))
 
 
 @pytest.mark.parametrize("missing", ["title", "source", "scales", "variants"])

@@ -477,6 +477,22 @@ def test_missing_text_and_unused_tasks_are_reported_first(
     assert "one seed has no spread" in printed
 
 
+def test_preview_tasks_from_a_tasks_folder_is_rejected(tmp_path: Path, tiny_data: Path, tiny_glue: Path) -> None:
+    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, tasks=tiny_glue / "RTE", dry_run=True)
+    with pytest.raises(InputError, match="is the folder of a single task"):
+        runner.preview_experiment("sharing", request)
+
+
+def test_preview_damaged_intermediate_task_skips_the_task(tmp_path: Path, tiny_data: Path, tiny_glue: Path) -> None:
+    tasks = tmp_path / "tasks"
+    shutil.copytree(tiny_glue, tasks)
+    (tasks / "MNLI").mkdir()
+    (tasks / "MNLI" / "train.tsv").write_text("index\tsentence1\n0\tA\n", encoding="utf-8")
+    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, tasks=tasks, dry_run=True)
+    skipped = make_plan(recipe.load_experiment("sharing"), request).skipped
+    assert all("MNLI/train.tsv: no column" in skipped[task] for task in ("mrpc", "rte"))
+
+
 def test_time_limit_covers_all_parts_of_a_run(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
 

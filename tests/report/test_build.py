@@ -84,6 +84,21 @@ def test_collapsed_seeds_are_drawn_as_rings(collapsed: dict[str, str], num_rings
     assert len(re.findall(r"<use [^>]*fill-opacity: 0;", page.svg)) == num_rings
 
 
+def test_report_mnli_cell_has_both_dev_sets(tmp_path: Path) -> None:
+    scores = {"accuracy": [0.7, 0.8], "mismatched_accuracy": [0.5, 0.6]}
+    examples = {"train": 9, "dev_matched": 24, "dev_mismatched": 30}
+    changes = {"checkpoint": "abc", "task": "mnli", "all_scores": scores, "examples": examples}
+    write_eval(tmp_path / "w", [0.7, 0.8], **changes)
+    assert "mismatched accuracy 55.0" in read_scores(tmp_path / "w")["MNLI accuracy"]["checkpoint abc"]
+
+
+def test_markdown_fact_without_comparison_ends_with_its_value(tmp_path: Path) -> None:
+    scored_result(0.25, task="ax", title="AX", majority=None).write(tmp_path / "w" / "results.json")
+    build_report([tmp_path / "w"], tmp_path / "report.html", tmp_path / "report.md")
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("* AX") and line.endswith("25.0")]
+
+
 def test_ensemble_is_not_compared_with_published_scores(tmp_path: Path) -> None:
     write_eval(tmp_path / "w" / "alone", [0.61, 0.63], checkpoint="abc", weights="pretrained")
     write_eval(tmp_path / "w" / "random", [0.51, 0.53], weights="random")

@@ -10,7 +10,7 @@ import pytest
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.tasks.base import fingerprint_examples
 from albert_cli.tasks.classification import TextExample
-from albert_cli.tasks.glue import GLUE
+from albert_cli.tasks.glue import GLUE, require_task_folders
 from albert_cli.tasks.registry import TASKS, find_task
 
 BOM = "\ufeff"
@@ -164,6 +164,35 @@ def test_read_cola_header_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"CoLA/train\.tsv:1: CoLA is published without a header") as caught:
         GLUE["cola"].read("train", str(tmp_path))
     assert caught.value.hint == "remove the first line"
+
+
+@pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli"])
+def test_read_glue_bare_file_of_another_task_is_missing(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA .\tB .\tentailment\n")
+    assert GLUE["rte"].read("train", str(tmp_path))
+    with pytest.raises(MissingDataError, match=f"train.tsv: is not {GLUE[name].title}'s file"):
+        GLUE[name].read("train", str(tmp_path))
+
+
+@pytest.mark.parametrize("header", ["sentence\tlabel", "index\tquestion\tsentence\tlabel"])
+def test_read_cola_bare_file_of_another_task_is_missing(tmp_path: Path, header: str) -> None:
+    write(tmp_path / "train.tsv", f"{header}\n1\t1\n")
+    with pytest.raises(MissingDataError, match=r"is not CoLA's file") as caught:
+        GLUE["cola"].read("train", str(tmp_path))
+    assert caught.value.hint is not None and "remove" not in caught.value.hint
+
+
+def test_read_glue_folder_in_lower_case_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "rte" / "train.tsv", "index\tsentence1\tsentence2\tlabel\n0\tA .\tB .\tentailment\n")
+    assert len(GLUE["rte"].read("train", str(tmp_path))) == 1
+
+
+def test_require_task_folders_bare_file_is_rejected(tmp_path: Path) -> None:
+    write(tmp_path / "RTE" / "train.tsv", "index\tsentence1\tsentence2\tlabel\n")
+    require_task_folders(str(tmp_path))
+    with pytest.raises(InputError, match="is the folder of a single task") as caught:
+        require_task_folders(str(tmp_path / "RTE"))
+    assert caught.value.hint is not None and str(tmp_path) in caught.value.hint
 
 
 def test_read_glue_wrong_header_lists_the_columns(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.data_files import find_data_file, read_lines, read_text, validate_as
+from albert_cli.tasks.data_files import find_data_file, match_case, read_lines, read_text, validate_as
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.squad.settings import SpanSettings, Version
@@ -128,7 +128,7 @@ class SquadFiles:
 
     def _folders(self, data: Path) -> list[Path]:
         """Return the folders that may hold the files: `data`, its subfolder `squad`, and the subfolder of the Hub."""
-        return [data, data / "squad", data / _HUB_FOLDERS[self.version]]
+        return [data, match_case(data, "squad"), data / _HUB_FOLDERS[self.version]]
 
     def _find_file(self, data: Path, split: str) -> Path | None:
         """Return the file of a split in the folder `data` or its usual subfolders, None if there is none."""
