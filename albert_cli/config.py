@@ -86,7 +86,9 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
     if name and os.path.lexists(f"{path}.toml"):
         hint = f"did you mean {name + '.toml'!r}?"
     elif name and os.path.lexists(path):
-        raise ConfigError(f"{name}: is no recipe: the name of a recipe's file ends in .toml", "rename the file")
+        if os.path.isfile(path):  # noqa: PTH113  (`Path.is_file` raises an error for a long name)
+            hint = "rename the file"
+        raise ConfigError(f"{name}: is no recipe: the name of a recipe's file ends in .toml", hint)
     raise ConfigError(f"no recipe is called {name!r}", hint)
 
 
@@ -214,7 +216,7 @@ def _keep_text(expected: object, value: object) -> object:
         return {key: _keep_text(types.get(key), inner) for key, inner in value.items()}
     if isinstance(value, list) and expected == tuple[str, ...]:
         return [_keep_text(str, item) for item in value]
-    if isinstance(value, int | float) and expected is str:  # a bool is an int
+    if isinstance(value, int | float) and expected in (str, str | None):  # a bool is an int
         return json.dumps(value)
     return value
 

@@ -1,4 +1,4 @@
-"""Format numbers, lists of words and errors for messages, tables and pages."""
+"""Format numbers, words, TOML values, errors and hints for messages, tables, pages and files of predictions."""
 
 from __future__ import annotations
 

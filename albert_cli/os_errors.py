@@ -95,6 +95,8 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
             raise InputError(message, "check its name and permissions") from error
         if "requires too much memory" in str(error):  # of zstd, which decompresses at most a window of 128 MiB
             hint = f"pipe it: zstd -dc --long=31 {path} | albert … -; or compress it again without --long"
+            if "://" in str(path):
+                hint = "compress it again without --long"
             raise InputError(f"{path}: the window of the zstd file is too large", hint) from error
         raise InputError(f"{path}: damaged or truncated compressed file ({error})", "copy it again") from error
 

@@ -33,11 +33,14 @@ def translate_validation_error(schema: type[object], error: ValidationError, sec
     reasons = [first_reason.replace("Input should", "it should", 1)]
     reasons += [reason.removeprefix("Input should be ") for reason in other_reasons]
     hint = None
+    is_single_key = len(first["loc"]) <= 3 and isinstance(first["loc"][-1], str)  # else: in a list or a dictionary
     choices = re.findall(r"'(.+?)'", first["msg"])
     if first["type"] == "tuple_type" and isinstance(first["input"], str | int | float):
         value = format_toml_value([first["input"]])
-        hint = f"write a list: {key} = {value}, or -s '{key}={value}'"
-    elif first["type"] == "literal_error" and choices and len(first["loc"]) <= 3:  # longer: in a list
+        hint = f"write a list: {key} = {value}"
+        if is_single_key:
+            hint += f", or -s '{key}={value}'"
+    elif first["type"] == "literal_error" and choices and is_single_key:
         hint = f"write one of these words, for example -s {key}={choices[0]}"
     elif first["type"] == "literal_error":
         hint = f"use {first['ctx']['expected']}"

@@ -58,7 +58,9 @@ def params(
     if memory is not None:
         memory_bytes = parse_size(memory)
         if memory_bytes < 1_000_000:  # most likely a number without a unit
-            hint = f"did you mean --memory {memory}GB?" if memory.strip().isdecimal() else "for example --memory 12GB"
+            hint = "for example --memory 12GB"
+            if memory.strip().isdecimal() and memory_bytes:
+                hint = f"did you mean --memory {memory.strip()}GB?"
             raise ConfigError(f"--memory {memory}: only {count_of(memory_bytes, 'byte')}", hint)
     models, text = tables.describe_models(
         names or [], memory_bytes, overrides or [], details=details, as_markdown=markdown

@@ -77,7 +77,7 @@ def recipes_validate(
 ) -> None:
     """Check a recipe: every key, type and range, and that its sections fit together. Print it with its defaults.
 
-    A run adds what the recipe leaves to its data and checkpoint: the size of the vocabulary, or the whole [model].
+    The printed recipe lacks the values that a run takes from its data or checkpoint: the vocabulary's size, or [model].
 
     Example: albert recipes validate mine.toml
     """

@@ -50,7 +50,7 @@ SHORT_KEYS = {  # keys on the command line, with the recipe's keys
 _SHORT_KEY_OF = {full_key: key for key, full_key in SHORT_KEYS.items()}
 CAVEAT = "The best combination was selected on dev, so its dev score is optimistic: use other data or new seeds."
 
-Combination = Mapping[str, str]  # value by key, both as on the command line
+Combination = Mapping[str, str]  # value as on the command line, by key: the short one if there is one
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ def parse_grid(lists: Sequence[str]) -> list[Combination]:
 
 
 def _exclude_each_other(key: str, other_key: str) -> bool:
-    """Return True if two keys change one setting, or two settings that exclude each other, such as steps and epochs."""
+    """Return True if two different keys change settings that exclude each other, such as steps and epochs."""
     settings = {SHORT_KEYS.get(key, key), SHORT_KEYS.get(other_key, other_key)}
     exclusive_pairs = [{f"schedule.{name}", f"schedule.{other}"} for name, other in config.EXCLUSIVE_KEYS.items()]
-    return len(settings) == 1 or settings in exclusive_pairs
+    return settings in exclusive_pairs
 
 
 def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path) -> SearchResult:

@@ -183,7 +183,7 @@ def medians_on_other_splits(result: TaskScore) -> dict[str, float]:
 
 
 def _other_split_notes(results: Sequence[ScoredResult | EvaluationResult]) -> Iterator[str]:
-    """Yield a note for each result with scores on a second split, which the table does not have."""
+    """Yield a note for each result with scores on other splits; the table has only the score on the main split."""
     for result in results:
         scores = [f"{name} {format_percent(score)}" for name, score in medians_on_other_splits(result).items()]
         if scores:

@@ -148,7 +148,13 @@ def find_task_data(task: str, data: str) -> str:
     For a task of GLUE, SQuAD or RACE the folder has the benchmark's name, for another task the task's name, in upper or
     lower case.
     """
-    name = "glue" if task in GLUE else next((name for name in ("squad", "race") if task.startswith(name)), task)
+    name = task
+    if task in GLUE:
+        name = "glue"
+    elif task.startswith("squad"):
+        name = "squad"
+    elif task.startswith("race"):
+        name = "race"
     folder = match_case(Path(data), name)
     return str(folder) if folder.is_dir() else data
 

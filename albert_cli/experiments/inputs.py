@@ -52,8 +52,9 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
     if request.tasks is not None and not request.tasks.is_dir():
         hint = "name the folder that contains the tasks, such as RTE"
         raise InputError(f"--tasks {request.tasks}: no such folder", hint)
-    if request.tasks is not None and not GLUE.keys().isdisjoint(scale.tasks):
-        require_task_folders(find_task_data(next(iter(GLUE)), str(request.tasks)))
+    glue_tasks = [name for name in scale.tasks if name in GLUE]
+    if request.tasks is not None and glue_tasks:
+        require_task_folders(find_task_data(glue_tasks[0], str(request.tasks)))
     skipped = {}
     for name in scale.tasks:
         reason = ""
@@ -182,8 +183,9 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     existing: list[str] = []
     if request.tasks is not None:
         for index, source in enumerate(sources):
-            kind, _, name = source.partition(":TASKS/")
-            sources[index] = f"{kind}:{match_case(request.tasks, name)}"
+            kind, separator, name = source.partition(":TASKS/")
+            if separator:
+                sources[index] = f"{kind}:{match_case(request.tasks, name)}"
         # A source is `squad:FILE` or `race:FOLDER`.
         existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan

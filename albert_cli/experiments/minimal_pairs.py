@@ -42,7 +42,7 @@ class MinimalPair(BaseModel):
     sentence_bad: str = Field(min_length=1)
     linguistics_term: str | None = None
     uid: str | None = Field(default=None, alias="UID")
-    where: str = ""
+    where: str = Field(default="", alias="(file and line)")  # an alias, because a file may have a key `where`
     """The file and the line of the pair, for messages; `read_minimal_pairs` sets it."""
 
     @property
@@ -121,7 +121,8 @@ def score_minimal_pairs(
         hint = "use a vocabulary that tells the sentences apart, or other pairs"
         raise InputError("minimal pairs: the two sentences of every pair have the same tokens", hint)
     if same_tokens:
-        console.warn(f"{same_tokens:,} of {count_of(len(pairs), 'minimal pair')} have the same tokens and are left out")
+        total = count_of(len(pairs), "minimal pair")
+        console.warn(f"left out {same_tokens:,} of {total}, because both sentences have the same tokens")
     pairs = [pair for pair, is_scored in zip(pairs, has_different_tokens, strict=True) if is_scored]
     sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
     likelihoods = pseudo_log_likelihoods(model, vocabulary, sentences, device)

@@ -308,7 +308,7 @@ def parse_experiment(values: Mapping[str, Any], argument: str) -> Experiment:
     """Check an experiment's values as parsed from TOML; raise `ConfigError` with `argument` and the invalid key."""
     values = {**values, "scales": _borrow_scales(values.get("scales", {}))}
     experiment = config.validate_recipe(Experiment, values, argument)
-    experiment = dataclasses.replace(experiment, name=PurePath(argument.removesuffix(".toml")).name, argument=argument)
+    experiment = dataclasses.replace(experiment, name=PurePath(argument).stem, argument=argument)
     if wrong_scales := set(experiment.scales).symmetric_difference(SCALES):
         wrong = ", ".join(sorted(wrong_scales))
         hint = f'extends = "{config.EXPERIMENT_DEFAULTS}" has all scales'
@@ -391,7 +391,7 @@ def _check_claims(experiment: Experiment) -> None:
                 _check_metric(experiment, metric)
         if not claim.learned and not claim.metrics <= INDEPENDENT_OF_LEARNING:
             hint = 'add learned = ["VARIANT.tasks_above_majority"] or, for MLM, ["VARIANT.below_unigram_entropy"]'
-            raise ConfigError(f"{origin}: claim needs `learned`, the models that have learned: {claim.statement}", hint)
+            raise ConfigError(f"{origin}: claim needs `learned`, the models that must learn: {claim.statement}", hint)
 
 
 def _check_metric(experiment: Experiment, metric: str) -> None:

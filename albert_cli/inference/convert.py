@@ -124,7 +124,7 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
         count = len(unknown)
         console.warn(f"{directory}: left out {count_of(count, 'variable')}, not weights of the model: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
-    source = hub.Checkpoint(directory, config, config_json, model_type(config), weights)
+    source = hub.use_pair_template(hub.Checkpoint(directory, config, config_json, model_type(config), weights))
     models = sorted(directory.glob("*.model"))
     if models:
         vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)

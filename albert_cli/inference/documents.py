@@ -14,7 +14,7 @@ from albert_cli.tasks.race import read_race_passages
 from albert_cli.tasks.squad.data import read_squad_file
 from albert_cli.tasks.squad.task import SpanAnswering
 from albert_cli.tasks.token_classification import TokenClassification
-from albert_cli.tasks.token_data import describe_file, read_conll_words
+from albert_cli.tasks.token_data import read_conll_words
 
 
 def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
@@ -29,9 +29,10 @@ def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
     if isinstance(task, Choice) and (path.is_dir() or suffix == ".txt"):
         return read_race_passages(path)
     if isinstance(task, TokenClassification) and _is_conll(path):
-        for note in describe_file(path):
+        examples, notes = read_conll_words(path)
+        for note in notes:
             console.info(note)
-        return read_conll_words(path)
+        return examples
     return None
 
 

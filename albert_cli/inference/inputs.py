@@ -118,7 +118,7 @@ class InputReader:
         return self._text_rows(name, lines)
 
     def _format_suffix(self, name: str) -> str:
-        """Return the file ending that selects the format of an input, as `format_suffix` does."""
+        """Return the result of `format_suffix` for an input, but .tsv for a .txt file that is a table."""
         suffix = format_suffix(name)
         return ".tsv" if self.txt_is_table and suffix == ".txt" else suffix
 
@@ -133,7 +133,7 @@ class InputReader:
         """Yield the rows of numbered JSON objects.
 
         An object without an id, or whose id is null or empty, gets one: the value in the column of ids, or else the
-        line number.
+        object's number: its line, or its position in an array.
         """
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, parsed in objects:

@@ -81,7 +81,8 @@ def predict_test_file(task: AnyTask, predict: PredictExamples, out: Path) -> Non
 def _read_rows(task: AnyTask, test_file: Path) -> list[InputRow]:
     """Read a test file; a .txt file contains a table or CoNLL columns as in training, not a text per line."""
     if isinstance(task.source, TokenFiles) and test_file.suffix.lower() in CONLL_SUFFIXES:
-        return [InputRow(example, {}) for example in read_conll_words(test_file)]
+        examples, _ = read_conll_words(test_file)
+        return [InputRow(example, {}) for example in examples]
     reader = InputReader(task, find_layout(task.source), txt_is_table=isinstance(task.source, TableSource))
     return [row for chunk in reader.read_chunks(str(test_file)) for row in chunk]
 

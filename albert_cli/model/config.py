@@ -180,7 +180,7 @@ class ModelConfig:
                 raise CheckpointError(f"{origin}: {key} is {values[key]!r}", hint)
         shape = dict(_HF_DEFAULTS.get(model_type, {}))
         shape |= {f.name: values[f.name] for f in fields(cls) if values.get(f.name) is not None}
-        if shape.get("type_vocab_size") == 1:  # `read_checkpoint` repeats the only segment
+        if shape.get("type_vocab_size") == 1:  # `hub.use_pair_template` repeats the only segment
             shape["type_vocab_size"] = 2
         if model_type == "bert":
             shape["embedding_size"] = shape["hidden_size"]

@@ -247,14 +247,14 @@ def read_checkpoint(directory: Path) -> Checkpoint:
             f"{directory}: its masked-language head is left out, because it does not use the word table "
             "(tie_word_embeddings is false)"
         )
-    return _use_pair_template(Checkpoint(directory, config, values, hf_type, tensors))
+    return use_pair_template(Checkpoint(directory, config, values, hf_type, tensors))
 
 
-def _use_pair_template(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with two equal segments if its model was fine-tuned without the second one.
+def use_pair_template(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with equal segments if it has only one, or if its model was fine-tuned without segment ids.
 
     With equal segments, the model computes for pairs in our form what it computes for pairs without segment ids. Prints
-    a warning if another program fine-tuned the model on pairs with more separators.
+    a warning if another program fine-tuned the model on pairs with another number of separators.
     """
     segments = checkpoint.tensors.get(_SEGMENT_TABLE)
     if segments is None:
@@ -266,8 +266,8 @@ def _use_pair_template(checkpoint: Checkpoint) -> Checkpoint:
         if template.separators != 1:
             console.warn(
                 f"{checkpoint.directory}: its tokenizer writes {template.separators} special tokens between two texts, "
-                "albert writes 1; predictions for pairs of texts differ from those of transformers, for single texts "
-                "they do not; fine-tune the model again with albert to predict pairs"
+                "but albert writes 1, so predictions for pairs of texts differ from those of transformers; "
+                "to predict pairs, fine-tune the model again with albert"
             )
     if not is_shared:
         return checkpoint

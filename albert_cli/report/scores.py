@@ -290,8 +290,8 @@ def _make_published_table(groups: Sequence[TaskGroup]) -> Table | None:
     """Return the best median of each task next to published scores; None if no task has published scores.
 
     Published scores are of pretrained models on the development sets. So scores on a test set are left out, and a
-    control's score is used only if the task has no other. A task whose published scores
-    have several metrics, such as F1 and exact match, has all of them in its cells.
+    control's score is used only if the task has no other. A task whose published scores have several metrics, such as
+    F1 and exact match, has all of them in its cells.
     """
     published = load_published_scores()  # scores times 100, by model, task and metric
     groups = [group for group in groups if not _is_on_test_set(group)]

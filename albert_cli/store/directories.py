@@ -68,7 +68,10 @@ def _list_folder(folder: Path) -> list[Path] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise from_os_error(error) or error from error
+        translated = from_os_error(error)
+        if translated is None:
+            raise
+        raise translated from error
 
 
 def _require_intact_link(path: Path) -> None:

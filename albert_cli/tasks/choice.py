@@ -35,8 +35,8 @@ from albert_cli.text.vocabulary import Vocabulary
 _MAX_ANSWER_TOKENS = 128  # of question and option together; `max_qa_length` in ALBERT's released code for RACE
 _ARCHITECTURE = "ForMultipleChoice"
 _MASKED_LOGIT = -1e30  # the logit of padding, for questions with fewer than K options
-# The position of the option in a question such as "She felt _ .". Underscores inside of a word such as `snake_case` are
-# no blank, but a blank may follow or precede a word without a space.
+# The position of the option in a question such as "She felt _ .". Underscores within a word such as `snake_case` are
+# not a blank, but a blank may be directly before or after a word.
 _BLANK = re.compile("(?<![A-Za-z0-9_])_+|_+(?![A-Za-z0-9_])")
 _INPUT_FORMAT = 'write {"text": "…", "question": "…", "choices": ["…", "…"]}'
 

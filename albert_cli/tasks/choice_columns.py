@@ -106,7 +106,7 @@ def _find_option_columns(table: TextTable, settings: TableSettings) -> tuple[int
 
 
 def counts_options_from_0(table: TextTable, columns: ChoiceColumns) -> bool:
-    """Return True if each option has its column and the first column's number is 0, as in `ending0`, `ending1`, …."""
+    """Return True if there is a column per option and the first column's number is 0, as `ending0` before `ending1`."""
     first, *further = columns.options
     return bool(further) and _COUNTS_FROM_0.fullmatch(table.columns[first].strip()) is not None
 
@@ -148,7 +148,8 @@ def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow
             raise InputError(f"{where}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
         label = "" if columns.label is None else cells[columns.label].strip()
         rows.append(ChoiceRow(label, options, names, where))
-    if are_hidden([row.label for row in rows], [name for row in rows for name in (*row.options, *row.names)]):
+    names_an_option = all("-1" in (*row.options, *row.names) for row in rows)
+    if are_hidden([row.label for row in rows]) and not names_an_option:
         return [row._replace(label="") for row in rows]
     return rows
 

@@ -20,7 +20,7 @@ def parse_options(value: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             return (), ()
     if isinstance(value, list) and value and all(isinstance(option, dict) and "text" in option for option in value):
         has_names = all("label" in option for option in value)

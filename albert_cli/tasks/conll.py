@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from albert_cli.errors import InputError
@@ -63,11 +63,11 @@ def read_conll(path: Path) -> ConllFile:
         counted = [[row for row in text if not _UNCOUNTED.fullmatch(row.columns[0])] for text in texts]
         tag_column = _find_tag_column(path, counted)
         texts = []
-        for text in filter(None, counted):
+        for text in counted:
             texts.append([replace(row, token=row.columns[1].strip(), tag_column=tag_column) for row in text])
         tags = f", the tags in column {tag_column + 1}" if tag_column >= 0 else ""
         notes.append(f"{path}: column 1 counts the words; the tokens are in column 2{tags}")
-    for row in (row for text in texts for row in text):
+    for row in chain.from_iterable(texts):
         if not row.token:
             raise InputError(f"{path}:{row.number}: an empty token", "remove it with its tag")
     if prefix := _common_prefix(texts):
@@ -77,9 +77,10 @@ def read_conll(path: Path) -> ConllFile:
 
 
 def has_tagged_words(path: Path) -> bool:
-    """Return True if a file begins with several tokens in columns that end in a tag, so it is no plain text or table.
+    """Return True if a file begins with several tokens in columns that end in a tag.
 
-    One line is not sufficient, because a sentence may end in something like a tag, such as `O` or `B-52`.
+    Such a file is neither plain text nor a table. One line is not sufficient, because a sentence may end in something
+    like a tag, such as `O` or `B-52`.
     """
     if not path.is_file():  # a pipe can be read only once
         return False
@@ -125,7 +126,7 @@ def _is_counted(texts: Sequence[Sequence[ConllRow]]) -> bool:
     """Return True if the first column counts 1, 2, 3, … in every text, and the second column has more than tags."""
     for text in texts:
         counts = [row.columns[0] for row in text if not _UNCOUNTED.fullmatch(row.columns[0])]
-        if counts != [str(number) for number in range(1, len(counts) + 1)]:
+        if not counts or counts != [str(number) for number in range(1, len(counts) + 1)]:
             return False
     rows = [row for text in texts for row in text]
     return all(len(row.columns) > 1 for row in rows) and any(not is_tag(row.columns[1].strip()) for row in rows)

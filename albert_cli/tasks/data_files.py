@@ -178,10 +178,10 @@ def read_objects(path: Path) -> TextTable:
     if suffix == ".json" and starts_json_array(lines):
         return table_from_objects(str(path), iter_json_array("\n".join(lines), str(path)))
     objects = list(iter_json_objects(enumerate(lines, start=1), lambda number: f"{path}:{number}"))
-    if suffix == ".json" and len(objects) == 1 and all(isinstance(value, dict) for value in objects[0][1].values()):
-        raise InputError(
-            f"{path}: has an object for each column", 'write one for each row: to_json(…, orient="records")'
-        )
+    values = list(objects[0][1].values()) if len(objects) == 1 else []
+    if suffix == ".json" and values and all(isinstance(value, dict) for value in values):
+        hint = 'write one for each row: to_json(…, orient="records")'
+        raise InputError(f"{path}: has an object for each column", hint)
     return table_from_objects(str(path), objects)
 
 

@@ -115,19 +115,20 @@ class GlueFiles:
 
     def _check_is_own_file(self, task: TaskInfo, path: Path, first_row: Sequence[str], *, is_test: bool) -> None:
         """Raise `MissingDataError` if the first row of a file outside of `folder` shows that it is another task's."""
-        columns = self.test_texts or self.texts
-        if not is_test:
-            columns = (*self.texts, self.label)
+        columns = (self.test_texts or self.texts) if is_test else (*self.texts, self.label)
+        remedy = f"provide the columns {', '.join(columns)}"
         is_own_file = set(columns) <= set(first_row)
         if self.header and not is_test:
-            names_in_place = [name for name, column in zip(first_row, self.header, strict=False) if name == column]
-            # The caller reports a header in the task's own file, where all names are in their places.
-            has_other_header = bool(set(columns) & set(first_row)) and not set(columns) <= set(names_in_place)
+            remedy = f"provide the columns {', '.join(self.header)} without a line of their names"
+            matching = {name for name, column in zip(first_row, self.header, strict=False) if name == column}
+            has_column_names = not set(columns).isdisjoint(first_row)
+            # The caller reports a header in the task's own file, in which the names are those of `self.header`.
+            has_other_header = has_column_names and not matching.issuperset(columns)
             is_own_file = len(first_row) == len(self.header) and not has_other_header
         if not is_own_file:
             problem = f"{path}: is not {task.title}'s file (first line: {', '.join(first_row)[:_SHOWN_CHARACTERS]})"
-            remedy = f"use --data for the folder that holds {self.folder}/{path.name}"
-            raise MissingDataError(problem, f"provide the columns {', '.join(columns)}, or {remedy}")
+            remedy += f", or use --data for the folder that holds {self.folder}/{path.name}"
+            raise MissingDataError(problem, remedy)
 
 
 def require_task_folders(data: str | None) -> None:

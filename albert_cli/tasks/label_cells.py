@@ -74,7 +74,7 @@ def is_missing(text: str, classes: Sequence[str] = (), *, ambiguous: bool = True
 
 
 def are_hidden(labels: Sequence[str], classes: Sequence[str] = ()) -> bool:
-    """Return True if all labels of a test file are -1, as data sets of the Hub hide them, and -1 is no class."""
+    """Return True if all labels are -1, with which data sets of the Hub hide them, and -1 is no class."""
     return "-1" not in map(comparable_name, classes) and all(comparable_name(label) == "-1" for label in labels)
 
 

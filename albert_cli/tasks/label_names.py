@@ -20,7 +20,10 @@ def comparable_name(label: str) -> str:
 
 
 def find_label(text: str, labels: Sequence[str]) -> int | None:
-    """Return the index of the label that a text names, exactly or as the only one in another spelling; None if none."""
+    """Return the index of the label that equals a text, or else of the only one that differs from it in spelling.
+
+    None if there is no such label.
+    """
     if text in labels:
         return labels.index(text)
     name = comparable_name(text)

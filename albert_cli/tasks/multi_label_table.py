@@ -71,11 +71,11 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
     columns = find_named_columns(table, "label_columns", settings.label_columns)
     label_sets = []
     for index, row in enumerate(table.cells):
-        names = []
         if are_hidden([row[column].strip() for column in columns]):
             hidden = LabelCell(row[columns[0]].strip(), table.where(index))
             label_sets.append(LabelSet((), hidden.where, missing=hidden))
             continue
+        names = []
         for name, column in zip(settings.label_columns, columns, strict=True):
             value = row[column].strip().lower()
             if value not in _YES | _NO:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TypeGuard
 
 from albert_cli.errors import InputError, MissingDataError
+from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.conll import CONLL_SUFFIXES, read_conll
+from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, read_conll
 from albert_cli.tasks.data_files import find_split_file, read_lines
 from albert_cli.tasks.entities import Entity, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
@@ -178,21 +179,28 @@ def read_token_file(
 
 
 def describe_file(path: Path) -> list[str]:
-    """Return notes on the parts of a file that `read_token_file` leaves out, such as columns and rejected texts."""
+    """Return notes on the columns and prefixes that are not read, and on texts that training and scoring leave out."""
     if path.suffix.lower() not in _JSON_SUFFIXES:
         return read_conll(path).notes
     rejected = sum(_is_rejected(values) for values, _ in _iter_json_objects(path))
-    return [f"{path}: {rejected:,} rows whose `answer` is not `accept` are left out"] if rejected else []
+    note = f"{path}: left out of training and scoring: {count_of(rejected, 'row')} with the answer reject or ignore"
+    return [note] if rejected else []
 
 
-def read_conll_words(path: Path) -> list[TokenExample]:
-    """Read the words of a CoNLL file; the other columns, such as tags, are not read."""
-    return [example for example, _ in _iter_conll_examples(path, labeled=False)]
+def read_conll_words(path: Path) -> tuple[list[TokenExample], list[str]]:
+    """Read the words of a CoNLL file, and notes on the columns and prefixes that are not read; tags are not read."""
+    file = read_conll(path)
+    return [example for example, _ in _conll_examples(path, file, labeled=False)], file.notes
 
 
 def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
     """Yield the texts of a CoNLL file, each with the number of every word's line; tags are read if `labeled`."""
-    for index, rows in enumerate(read_conll(path).texts):
+    return _conll_examples(path, read_conll(path), labeled=labeled)
+
+
+def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
+    """Yield the texts of a CoNLL file that has been read from `path`, as `_iter_conll_examples` does."""
+    for index, rows in enumerate(file.texts):
         lines = [row.number for row in rows]
         tokens = [row.token for row in rows]
         tags = [row.parse_tag(path) for row in rows] if labeled else None
@@ -218,8 +226,8 @@ def _iter_json_objects(path: Path) -> Iterator[tuple[JsonObject, int]]:
 
 
 def _is_rejected(values: JsonObject) -> bool:
-    """Return True if the annotator did not accept the entities: Prodigy's `answer` is then `reject` or `ignore`."""
-    return values.get("answer", "accept") != "accept"
+    """Return True if the annotator rejected or ignored the text, as Prodigy's key `answer` records it."""
+    return values.get("answer") in ("reject", "ignore")
 
 
 def parse_token_object(values: JsonObject, default_id: str, where: str, *, labeled: bool) -> TokenExample:

@@ -111,7 +111,10 @@ def _read_text(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -
 def _warn_of_wikiextractor(first_line: str, part: SourcePart, settings: ReadSettings) -> None:
     """Print a warning if text that is WikiExtractor's output by its first line is read as plain text."""
     if settings.format == "auto" and document_readers.is_wikiextractor_line(first_line):
-        console.warn(f"{part.source.name}: looks like WikiExtractor's output; use --format wiki")
+        console.warn(
+            f"{part.source.name}: looks like WikiExtractor's output, but is read as plain text; "
+            "name the file wiki_00, or for vocab and data use --format wiki"
+        )
 
 
 _TextReader = Callable[[SourcePart, ReadSettings, ReadCounter], Iterator[str]]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 
-_SAMPLE_BYTES = 1 << 16
+SAMPLE_BYTES = 1 << 16  # from which the encoding is guessed
 _MIN_INVALID_SEQUENCES = 8  # fewer characters outside ASCII do not show an encoding
 _DEFAULT = "WINDOWS-1252"
 # Encodings of the Latin script. Most of their texts are valid in several of them, so all that fit are listed.
@@ -31,10 +32,9 @@ _CONTROLS = re.compile("[\x80-\x9f]")
 def suggest_conversion(sample: bytes) -> str:
     """Return the command that converts a text to UTF-8, with the encodings that the bytes fit if they show any.
 
-    sample: the part of the text that is not UTF-8 and what follows it, from the beginning of a line. The first 64 KiB
-    are used.
+    sample: the first line that is not UTF-8, and the lines after it. The first 64 KiB are used.
     """
-    sample = sample[:_SAMPLE_BYTES]
+    sample = sample[:SAMPLE_BYTES]
     encodings: list[str] = []
     if _is_euc_jp(sample):  # many pairs of its bytes are valid UTF-8, so this test is first
         encodings = ["EUC-JP"]
@@ -45,12 +45,20 @@ def suggest_conversion(sample: bytes) -> str:
     if len(encodings) == 1:
         return f"it may be in {encodings[0]}; convert it: {_command(encodings[0])}"
 
-    def count_readings(word: bytes) -> int:
-        return len({word.decode(encoding, "replace") for encoding in encodings})
-
-    word = max(_WORD.findall(sample), key=lambda word: (count_readings(word), _count_high_bytes(word), len(word)))
+    word = _find_distinctive_word(sample, encodings)
     readings = ", ".join(f"{encoding} ({word.decode(encoding, 'replace')})" for encoding in encodings)
     return f"its bytes fit {readings}; convert it from the encoding whose word is right: {_command(encodings[0])}"
+
+
+def _find_distinctive_word(sample: bytes, encodings: Sequence[str]) -> bytes:
+    """Return the word of a sample that differs most between the encodings."""
+
+    def rank(word: bytes) -> tuple[int, int, int]:
+        readings = {word.decode(encoding, "replace") for encoding in encodings}
+        return len(readings), _count_high_bytes(word), len(word)
+
+    words: list[bytes] = _WORD.findall(sample)
+    return max(words, key=rank)
 
 
 def _command(encoding: str) -> str:
@@ -107,9 +115,9 @@ def _fitting_latin(sample: bytes) -> list[str]:
 
 
 def _plausible_fraction(text: str) -> float:
-    """Return which fraction of the characters after small letters are small letters, too, or marks such as quotes.
+    """Return the fraction of plausible characters among the characters outside ASCII that follow small ASCII letters.
 
-    Of the characters outside ASCII, after small letters of ASCII; 1 if there are none.
+    Small letters and marks such as quotes are plausible. Returns 1 if no such characters follow.
     """
     following = _AFTER_SMALL_LETTER.findall(text)
     plausible = sum(character.islower() or character in _PROSE_MARKS for character in following)

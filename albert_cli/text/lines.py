@@ -13,7 +13,7 @@ from typing import IO, TypeAlias
 
 from albert_cli.errors import InputError
 from albert_cli.text.clean import replace_surrogates
-from albert_cli.text.encodings import suggest_conversion
+from albert_cli.text.encodings import SAMPLE_BYTES, suggest_conversion
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, record_range, skip_line
@@ -29,7 +29,6 @@ _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WIDE_SAMPLE_BYTES = 4096
 _MIN_UTF32_ZEROS = 0.9  # at each of the offsets of the two high bytes, which are zero in nearly every character
 _MIN_UTF16_ZEROS = 0.1  # sum over the two offsets of the high byte, which is zero in ASCII characters such as spaces
-_LEGACY_SAMPLE_BYTES = 1 << 16  # from which the encoding of other text is guessed
 _ISO_2022_JP_ESCAPES = ("\x1b$B", "\x1b$@")
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
@@ -208,7 +207,7 @@ def _decode_line(
             return line.decode("utf-8", errors="replace").replace("\0", "")
         sample = line
         if Path(part.source.name).is_file():  # reading on from a pipe would wait for its next bytes
-            sample += rest.read(_LEGACY_SAMPLE_BYTES)
+            sample += rest.read(SAMPLE_BYTES)
         raise InputError(
             f"{part.location(number)}: invalid UTF-8 at byte {line_start + error.start} ({error.reason})",
             f"{suggest_conversion(sample)}; for a few damaged characters, --on-bad-bytes replace",

@@ -20,7 +20,10 @@ _CLASSES_WITHOUT_SEGMENTS: Final = ("Roberta", "XLMRoberta", "Camembert", "Disti
 
 @dataclass(frozen=True)
 class PairTemplate:
-    """The form of a pair of texts; separators: special tokens between the texts."""
+    """The form of a pair of texts.
+
+    `has_second_segment`: the second text has segment 1, not 0. `separators`: the number of special tokens between them.
+    """
 
     has_second_segment: bool
     separators: int
@@ -47,7 +50,7 @@ def _returns_segments(config: Mapping[str, object]) -> bool:
 
 
 def _count_separators(processor: Mapping[str, Any] | None) -> int:
-    """Return the number of special tokens between the texts of a pair; 1 for a step that is not known."""
+    """Return the number of special tokens between the texts of a pair; 1 without a step, and for other steps."""
     if processor is None:
         return 1
     if processor.get("type") == "RobertaProcessing":

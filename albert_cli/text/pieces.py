@@ -7,7 +7,6 @@ A BPE or Unigram tokenizer may also show it in no way.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,11 +37,10 @@ def pieces_as_text(pieces: Sequence[str], content: Mapping[str, Any], has_mark: 
     return [WORD_MARK + text for text in texts]
 
 
-def marks_words(tokenizer: Tokenizer) -> bool:
-    """Return True if the pieces of the tokenizer show where words begin."""
-    content = json.loads(tokenizer.to_str())
+def marks_words(content: Mapping[str, Any], has_mark: bool) -> bool:
+    """Return True if the pieces show where words begin; the arguments are those of `pieces_as_text`."""
     is_word_level = content["model"]["type"] == "WordLevel"
-    return is_word_level or bool(_continuation_prefix(content) or word_suffix(content)) or has_word_mark(tokenizer)
+    return has_mark or is_word_level or bool(_continuation_prefix(content) or word_suffix(content))
 
 
 def has_word_mark(tokenizer: Tokenizer) -> bool:

@@ -50,7 +50,7 @@ def parse_json(text: str, location: Location, hint: str) -> Any:
 def parse_json_object(text: str, location: Location, hint: str) -> JsonObject:
     """Return the object of a JSON text; raise `InputError` if the text is not valid JSON or no object.
 
-    For an array of objects, or the first line of an array over several lines, the hint is the conversion.
+    For an array of objects, and for a line that contains only [, the hint is the conversion.
     """
     array_hint = f"convert the array: {CONVERT_ARRAY}"
     if text.strip() == "[":
@@ -216,17 +216,18 @@ def wrong_type_error(location: str, field: str, value: object) -> InputError:
     """Return the error for a row whose value in a field is neither a text nor a list of texts."""
     hint = "convert it to text, or choose another with --text-field"
     if isinstance(value, dict) and value:
-        hint = f"choose a key of the object: --text-field {field}.{next(iter(value))}"
+        hint = f"choose a key of the object, for example: --text-field {field}.{next(iter(value))}"
     return InputError(f"{location}: field {field!r} is {_describe_type(value)}, not text", hint)
 
 
 def _describe_type(value: object) -> str:
     """Return a description of a value that is no text, for an error."""
     if isinstance(value, list):
-        item = next(item for item in value if not isinstance(item, str | None))
-        return f"a list with {_describe_type(item)}"
+        wrong_items = [item for item in value if not isinstance(item, str | None)]
+        return f"a list with {_describe_type(wrong_items[0])}" if wrong_items else "a list of texts"
     if isinstance(value, dict):
-        return f"an object with the keys {', '.join(map(str, [*value][:_LISTED_FIELDS]))}"
+        keys = ", ".join(map(str, [*value][:_LISTED_FIELDS]))
+        return f"an object with the keys {keys}" if value else "an empty object"
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int | float):

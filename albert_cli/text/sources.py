@@ -44,7 +44,7 @@ _DATASETS_CACHE_NAME = re.compile(r"cache-.*\.arrow")
 _ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _ENDINGS_HINT = (
     f"use a file that ends in {', '.join(KIND_BY_ENDING)}, perhaps followed by {', '.join(COMPRESSIONS)}, "
-    "or name the format with --format"
+    "or, for vocab and data, name the format with --format"
 )
 STDIN = "-"
 _MAX_WEIGHT = 100
@@ -153,13 +153,14 @@ def is_stdin(argument: str) -> bool:
 
 def _split_weight(argument: str) -> tuple[str, float]:
     """Split `SOURCE@WEIGHT` into its two values; without `@WEIGHT` the weight is 1."""
-    name, separator, _ = argument.rpartition("@")
+    name, separator, suffix = argument.rpartition("@")
     if not separator or os.path.exists(argument):  # noqa: PTH110  (`Path.exists` raises an error for a long name)
         return argument, 1.0  # the name of a file may contain an @ and a number
     match = _WEIGHT.fullmatch(argument)
-    if match is None and os.path.exists(name):  # noqa: PTH110
-        raise ConfigError(f"{argument}: {argument.removeprefix(name)} is no weight", _WEIGHT_HINT)
     if match is None:
+        is_path = "/" in suffix or glob.has_magic(suffix)  # such as node_modules/@types/*.txt
+        if not is_path and os.path.exists(name):  # noqa: PTH110
+            raise ConfigError(f"{argument}: @{suffix} is not a weight", _WEIGHT_HINT)
         return argument, 1.0
     weight = float(match[2])
     if not 0 < weight <= _MAX_WEIGHT:
@@ -203,8 +204,9 @@ def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[Text
     elif is_readable(paths[0]):
         readable_paths = set(paths)
     elif name.startswith("http") and (name.endswith("/") or not paths[0].suffix):
-        pattern = f"{name.rstrip('/')}/*.txt"
-        raise InputError(f"{name}: unknown kind of file", f"web servers have no folders; use a glob: '{pattern}'")
+        pattern = f"{name.partition('?')[0].rstrip('/')}/*.txt"
+        hint = f"web servers have no folders, use a glob: '{pattern}'; or, for vocab and data, name the file's --format"
+        raise InputError(f"{name}: unknown kind of file", hint)
     else:
         raise _unknown_kind_error(name, paths[0], _ENDINGS_HINT)
     files = [(url, path) for url, path in zip(urls, paths, strict=True) if path in readable_paths]
@@ -293,9 +295,9 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
 def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the readable files in a folder and its subfolders, without hidden ones; print that others are skipped.
 
-    Links to subfolders and to files that are read anyway are skipped too. Raises `InputError` if there are
-    no files, for a broken link or an unreadable subfolder, and for a link that leads out of the folder: the author of a
-    downloaded folder could otherwise make this program read any file of this machine.
+    Links to subfolders, and links to files that are read without the link, are skipped and printed. Raises `InputError`
+    if there are no files, for a broken link or an unreadable subfolder, and for a link that leads out of the folder:
+    the author of a downloaded folder could otherwise make this program read any file of this machine.
     """
     paths: list[Path] = []
     linked_folders: list[Path] = []

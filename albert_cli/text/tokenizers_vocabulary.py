@@ -80,8 +80,9 @@ class TokenizersVocabulary(Vocabulary):
         if "unk" in self._names_by_role:  # else `special.unk` is [SEP]'s id, which no text may get
             self._forbidden_ids.discard(special.unk)
         content = json.loads(self._json)
-        self.marks_words = marks_words(tokenizer)
-        text_pieces = pieces_as_text(pieces, content, has_word_mark(tokenizer))
+        has_mark = has_word_mark(tokenizer)
+        self.marks_words = marks_words(content, has_mark)
+        text_pieces = pieces_as_text(pieces, content, has_mark)
         for index, piece in enumerate(pieces):
             if not piece or index in special_ids or _RESERVED_TOKEN.fullmatch(piece):
                 text_pieces[index] = ""

@@ -156,7 +156,7 @@ class Loop(Generic[BatchT]):
                 window.started += time.monotonic() - paused  # the speed excludes the caller's evaluations and saves
 
     def _report_step(self) -> None:
-        """Report the number of steps on rank 0."""
+        """Pass the number of the last step to `report_step`, if there is one; only rank 0 calls this method."""
         if self.report_step is not None:
             self.report_step(self.state.step)
 

@@ -204,10 +204,10 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
     number of steps, the line also has the numbers of warmup steps before and after.
     """
     steps = fitted.schedule.total_steps - fitted.first_step
+    verb = "fits" if steps == 1 else "fit"
     text = (
         f"{1000 * times.step:.1f} ms per step, {times.evaluation:.1f} s per evaluation: "
-        f"{count_of(steps, 'step')} {'fits' if steps == 1 else 'fit'} into "
-        f"{console.format_duration(budget)}"
+        f"{count_of(steps, 'step')} {verb} into {console.format_duration(budget)}"
     )
     warmup = planned.schedule.warmup_steps
     if warmup and _has_warmup(planned):

@@ -70,7 +70,9 @@ def pretrain(
             job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.resolved_warmup_steps)
             report_step = partial(run.write_step, out, status)
-            loop = Loop(job, optimizer, schedule, out, group, "pretrain", parents, state, hints, report_step)
+            loop = Loop(
+                job, optimizer, schedule, out, group, "pretrain", parents, state, hints, report_step=report_step
+            )
             loop.run()
             loop.save()  # the loop itself saves the last step only if `train.save_every` is a number of steps
         return read_result(out, schedule.total_steps)

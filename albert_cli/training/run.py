@@ -77,7 +77,7 @@ def check_same_recipe(out: Path, saved: RecipeT, recipe: RecipeT) -> None:
 def _describe_new_start(out: Path) -> str:
     """Return the end of a hint: how to train with other settings or data than the run in `out`."""
     path = out / "recipe.toml"
-    if path.is_file() and "task" not in store.read_toml(path):
+    if store.saved_steps(out) and path.is_file() and "task" not in store.read_toml(path):
         return f"choose another --out; to train the model further, add -s warm_start.continues={shlex.quote(str(out))}"
     return "choose another --out"
 
@@ -127,7 +127,8 @@ def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str
             command = ""
             if (out / "status.json").is_file():
                 command = store.read_record(out / "status.json", RunStatus).command
-            suffix = f" by: {command}" if command else ""  # it names the other directory, or the same with other files
+            # The command shows the other directory. If it is the same directory, its files have changed.
+            suffix = f" by: {command}" if command else ""
             raise ConfigError(f"{out}: was started with {other}{suffix}", _describe_new_start(out))
 
 
@@ -193,7 +194,7 @@ def mark_running(out: Path, status: RunStatus, step: int, total_steps: int) -> N
 
 
 def write_step(out: Path, status: RunStatus, step: int) -> None:
-    """Write `status.json` with the number of the last step; only rank 0 calls this function.
+    """Write `status.json` with the number of the last step, and flush it to the disk; only rank 0 calls this function.
 
     `status` itself keeps the step from which the run has started: a run that fails before its first checkpoint ends
     with that step.

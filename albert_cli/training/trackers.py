@@ -98,7 +98,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, on the server, or in the folder or database, that `MLFLOW_TRACKING_URI` names."""
+    """A run of MLflow; `MLFLOW_TRACKING_URI` names the server, the folder or the database."""
 
     name = "mlflow"
 

@@ -23,8 +23,9 @@ def test_read_token_file_germeval_has_the_outer_tags(tmp_path: Path) -> None:
         ("in Troja", ("O", "B-LOC")),
         ("Deutschen Bahn #", ("B-ORG", "I-ORG", "O")),
     ]
-    assert [example.text for example in read_conll_words(tmp_path / "train.tsv")] == ["in Troja", "Deutschen Bahn #"]
-    (note,) = read_conll(tmp_path / "train.tsv").notes
+    examples, notes = read_conll_words(tmp_path / "train.tsv")
+    assert [example.text for example in examples] == ["in Troja", "Deutschen Bahn #"]
+    (note,) = notes
     assert "tokens are in column 2, the tags in column 3" in note
 
 

@@ -64,5 +64,5 @@ def test_suggest_conversion_shows_a_word_that_differs() -> None:
 
 def test_suggest_conversion_names_no_encoding_for_damaged_utf8() -> None:
     damaged = "Möbel über die Straße. ".encode() * 100 + b"\xff\xfe\xff " * 20
-    assert "it may be" not in suggest_conversion(damaged)
-    assert "it may be" not in suggest_conversion(b"caf\xe9")
+    assert suggest_conversion(damaged).startswith("convert it, for example")
+    assert suggest_conversion(b"caf\xe9").startswith("convert it, for example")

@@ -96,6 +96,8 @@ def test_json_text_may_be_a_list_or_nested(tmp_path: Path, record: str, text: st
         ('{"text": {"a": 1, "b": 2}}', "field 'text' is an object with the keys a, b"),
         ('{"text": ["a", 1]}', "field 'text' is a list with a number"),
         ('{"text": true}', "field 'text' is true or false"),
+        ('{"text": [["a", "b"]]}', "field 'text' is a list with a list of texts"),
+        ('{"text": {}}', "field 'text' is an empty obj"),
     ],
 )
 def test_json_without_a_text_is_rejected(tmp_path: Path, record: str, problem: str) -> None:

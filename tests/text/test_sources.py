@@ -63,6 +63,13 @@ def test_resolve_name_longer_than_the_system_allows(suffix: str) -> None:
         resolve_sources(["a" * 300 + suffix])
 
 
+def test_resolve_glob_with_an_at_sign_has_no_weight(tmp_path: Path) -> None:
+    (tmp_path / "@types").mkdir()
+    (tmp_path / "@types" / "a.txt").write_text("A.")
+    resolved = resolve_sources([f"{tmp_path}/@types/*.txt"])
+    assert [(Path(source.name).name, source.weight) for source in resolved] == [("a.txt", 1.0)]
+
+
 def test_resolve_file_by_two_names_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("A.")
     monkeypatch.chdir(tmp_path)

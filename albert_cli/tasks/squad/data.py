@@ -121,10 +121,10 @@ class SquadFiles:
         )
 
     def _file_names(self, split: str) -> list[str]:
-        """Return the names that a split's file may have; the last ones are those of the Hub."""
-        endings = (".json", *JSON_LINES_ENDINGS, ".parquet", "-00000-of-00001.parquet")
+        """Return the names that a split's file may have, the preferred ones first."""
+        endings = (f"-v{self.version}.json", *_SUFFIXES, "-00000-of-00001.parquet")
         stems = ("dev", "validation") if split == "dev" else (split,)
-        return [stem + ending for stem in stems for ending in (f"-v{self.version}.json", *endings)]
+        return [stem + ending for stem in stems for ending in endings]
 
     def _folders(self, data: Path) -> list[Path]:
         """Return the folders that may hold the files: `data`, its subfolder `squad`, and the subfolder of the Hub."""
@@ -132,7 +132,7 @@ class SquadFiles:
 
     def _find_file(self, data: Path, split: str) -> Path | None:
         """Return the file of a split in the folder `data` or its usual subfolders, None if there is none."""
-        paths = [folder / name for name in self._file_names(split) for folder in self._folders(data)]
+        paths = [match_case(folder, name) for name in self._file_names(split) for folder in self._folders(data)]
         return next((path for path in paths if path.is_file()), None)
 
     def _missing_file_hint(self, data: Path, split: str) -> str | None:
