@@ -64,6 +64,19 @@ def test_read_choice_rows_hidden_labels_of_test(tmp_path: Path) -> None:
     assert [[example.label for example in task.read(split)] for split in task.splits] == [[1, 1], [0, 0], [None, None]]
 
 
+def test_read_choice_rows_hidden_labels_beside_option_minus_1(tmp_path: Path) -> None:
+    rows = [
+        {"question": "3 - 4", "choices": ["-1", "1"], "label": -1},
+        {"question": "q", "choices": TEXTS, "label": -1},
+    ]
+    lines = [json.dumps({"question": "q", "choices": TEXTS, "label": number}) for number in (0, 1)]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert [example.label for example in task.read("test")] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("rows", "ways"),
     [

@@ -90,3 +90,9 @@ def test_read_token_file_prefix_of_wikiann_is_left_out(tmp_path: Path) -> None:
 def test_has_tagged_words_is_true_only_for_columns(tmp_path: Path, text: str, is_conll: bool) -> None:
     (tmp_path / "a.txt").write_text(text)
     assert has_tagged_words(tmp_path / "a.txt") == is_conll
+
+
+def test_read_token_file_of_decimals_has_no_counted_words(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("3.14 CD O\n2.72 CD B-NUM\n")
+    (example,) = read_token_file(tmp_path / "train.conll")
+    assert (example.text, example.tags) == ("3.14 2.72", ("O", "B-NUM"))

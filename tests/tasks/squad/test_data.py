@@ -147,6 +147,14 @@ def test_read_squad_without_dev_holds_out_articles(tmp_path: Path, prepare: Call
     assert not {q.title for q in train} & {q.title for q in dev}
 
 
+def test_read_squad_names_of_files_in_any_case(tmp_path: Path) -> None:
+    for name in ("Train-v1.1.json", "Dev-v1.1.json"):
+        file(tmp_path, qa("a"), qa("b"), name=name)
+    assert [[q.id for q in SQUAD["squad1"].read(split, str(tmp_path))] for split in ("train", "dev")] == [
+        ["a", "b"]
+    ] * 2
+
+
 def test_read_squad_missing_split_is_reported(tmp_path: Path) -> None:
     file(tmp_path, qa())
     with pytest.raises(InputError, match=r"holds none of train-v1\.1\.json, train\.json, train\.jsonl, "):
