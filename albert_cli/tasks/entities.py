@@ -16,6 +16,7 @@ OUTSIDE = "O"
 _BEGIN = frozenset("BUS")
 _INSIDE = frozenset("ILE")
 _ENDS_ENTITY = frozenset("USLE")
+_TAG_HINT = "write tags as B-PER, I-PER and O: write B-PER, not PER_B, and O, not -"
 
 
 class Entity(NamedTuple):
@@ -35,7 +36,7 @@ def is_tag(tag: str, prefixes: Collection[str] = _BEGIN | _INSIDE) -> bool:
 def check_tag(tag: str, where: str) -> None:
     """Raise `InputError`, with a message that begins with `where`, unless the tag is O or a prefix and a type."""
     if not is_tag(tag):
-        raise InputError(f"{where}: the tag {tag!r} is not O or B-TYPE", "write tags as B-PER, I-PER and O")
+        raise InputError(f"{where}: the tag {tag!r} is not O or B-TYPE", _TAG_HINT)
 
 
 def normalize_tags(tags: Sequence[str], where: str) -> tuple[str, ...]:
@@ -76,23 +77,33 @@ def tags_to_entities(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> l
 
 
 def entities_to_tags(entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str) -> tuple[str, ...]:
-    """Return a BIO tag for each word; raises `InputError` for entities that share a word or overlap none.
+    """Return a BIO tag for each word; raises `InputError` for entities that overlap each other or no word.
 
-    `words` are the first and the end character of each word.
+    `words` are the first and the end character of each word. An entity covers the words that it overlaps. If two
+    entities overlap one word, the word belongs to the first one.
     """
     tags = [OUTSIDE] * len(words)
+    end_of_entities = 0
     for entity in sorted(entities):
         word_indices = [i for i, (start, end) in enumerate(words) if start < entity.end and end > entity.start]
         if not word_indices:
             raise InputError(f"{where}: no word at characters {entity.start} to {entity.end}", "correct the span")
-        if any(tags[index] != OUTSIDE for index in word_indices):
+        if max(entity.start, words[word_indices[0]][0]) < end_of_entities:
             message = f"{where}: the span {entity.start} to {entity.end} overlaps another one"
-            raise InputError(message, "give every word one entity")
-        first, *following = word_indices
-        tags[first] = f"B-{entity.type}"
-        for index in following:
-            tags[index] = f"I-{entity.type}"
+            raise InputError(message, "give every character one entity")
+        end_of_entities = max(end_of_entities, entity.end)
+        prefix = "B"
+        for index in word_indices:
+            if tags[index] == OUTSIDE:
+                tags[index] = f"{prefix}-{entity.type}"
+                prefix = "I"
     return tuple(tags)
+
+
+def count_entities_cutting_words(entities: Sequence[Entity], words: Sequence[tuple[int, int]]) -> int:
+    """Return the number of entities that begin or end inside one of the words."""
+    inner_positions = {position for start, end in words for position in range(start + 1, end)}
+    return sum(entity.start in inner_positions or entity.end in inner_positions for entity in entities)
 
 
 def tag_labels(types: Sequence[str]) -> tuple[str, ...]:

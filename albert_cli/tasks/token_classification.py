@@ -3,7 +3,7 @@
 The tag of a word is predicted at the word's first token. Further tokens are trained, too. Programs that read the tag of
 every token, such as the `pipeline` of `transformers`, then find whole entities.
 
-Shapes: T packed tokens, N windows of texts, C tags.
+Shapes: T packed tokens, N windows of texts, W words, C tags.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from albert_cli import console
+from albert_cli.data.arrays import concatenate_ranges
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.formatting import round_prediction
@@ -55,14 +56,14 @@ ARCHITECTURE = "ForTokenClassification"
 class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     """Prediction of a tag for each word; `labels` are the tags.
 
-    No token begins a word of which normalization leaves no character, or a word inside the first token of an earlier
-    word. Such a word has no first token, and its predicted tag is O.
+    A word inside the first token of an earlier word continues that word: its predicted tag is the I tag of the same
+    type. A word of which normalization leaves no character has no token, and its predicted tag is O.
 
-    The outputs are logits float32 [words, C] for each text, of its words up to the last word that has a first token.
+    The outputs are logits float32 [words, C] for each text, of its words up to the last word that has a token.
     """
 
     def parse_example(self, line: InputLine) -> TokenExample:
-        """Parse a line of text, or a record with a `text` or with `tokens`, which are joined by blanks."""
+        """Parse a line of text, or a record with a `text` or with `tokens`, which are joined."""
         if line.has_named_values:
             return parse_token_object(line.values(), str(line.number), line.where, labeled=False)
         return TokenExample(line.text, split_words(line.text), None, str(line.number))
@@ -74,18 +75,22 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         """Tokenize texts; a text of more than `max_seq_length` tokens becomes several overlapping windows."""
         tokens = tokenize_with_offsets([example.text for example in examples], vocabulary)
         begun_word = np.full(len(tokens.ids), -1, dtype=np.int64)  # index of the word that each token begins, -1: none
+        further_words = np.zeros(len(tokens.ids), dtype=np.int64)
         labels = np.full(len(tokens.ids), IGNORED, dtype=np.int64)
         offsets = tokens.offsets.tolist()
         for example, start, end in zip(examples, offsets[:-1], offsets[1:], strict=True):
             token_starts = tokens.starts[start:end]
             token_ends = tokens.ends[start:end]
-            begun_word[start:end] = _find_begun_words(example.words, token_starts, token_ends)
+            begun, further = _find_begun_words(example.words, token_starts, token_ends)
+            begun_word[start:end] = begun
+            further_words[start:end] = further
             if example.tags is not None:
                 labels[start:end] = self._token_labels(example, begun_word[start:end], token_starts, token_ends)
         is_labeled = all(example.tags is not None for example in examples)
         return TokenFeatures(
             ids=tokens.ids,
             begun_word=begun_word,
+            further_words=further_words,
             labels=labels if is_labeled else None,
             offsets=tokens.offsets,
             windows=split_into_windows(tokens.offsets, max_seq_length - 2),  # without [CLS] and [SEP]
@@ -131,8 +136,21 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
 
     # ---------------------------------------------------------------- scoring
 
+    def _inside_logits(self, logits_WC: Array) -> Array:
+        """Return logits [words, C] of words that continue words with these logits: I tags have the larger of B and I.
+
+        A B tag without an I tag of its type remains.
+        """
+        inside_WC = logits_WC.copy()
+        for begin, tag in enumerate(self.labels):
+            if tag.startswith("B-") and inside_tag(tag) in self.labels:
+                inside = self.labels.index(inside_tag(tag))
+                inside_WC[:, inside] = np.maximum(logits_WC[:, begin], logits_WC[:, inside])
+                inside_WC[:, begin] = logits_WC.min(axis=1) - 30
+        return inside_WC
+
     def _outside_logits(self, words: int) -> Array:
-        """Return logits [words, C] of the tag O, for words without a first token; other tags have probability 1e-13."""
+        """Return logits [words, C] of the tag O, for words without a token; other tags have probability 1e-13."""
         logits = np.where(np.array(self.labels) == OUTSIDE, 0, -30).astype(np.float32)
         return np.tile(logits, (words, 1))
 
@@ -153,6 +171,9 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
                     begins_word = begun_word >= 0
                     text = int(windows.text[window])
                     outputs[text][begun_word[begins_word]] = token_logits[begins_word]
+                    further_words = features.further_words[tagged]
+                    inside_logits = self._inside_logits(np.repeat(token_logits, further_words, axis=0))
+                    outputs[text][concatenate_ranges(begun_word + 1, further_words)] = inside_logits
         return outputs
 
     def predict_tags(self, example: TokenExample, logits: Array) -> list[str]:
@@ -284,8 +305,8 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         labels = tag_labels([tag[2:] for example in examples for tag in example.tags or () if tag != OUTSIDE])
     if len(labels) < 2:
         raise InputError(f"{first_file}: no entities, so there is nothing to learn")
-    for file in files.values():
-        for note in describe_file(Path(file)):
+    for split, file in files.items():
+        for note in describe_file(Path(file), labeled=split != "test"):
             console.info(note)
     types = ", ".join(label[2:] for label in labels if label.startswith("B-"))
     console.info(f"{first_file}: words → entities ({types})")
@@ -308,12 +329,14 @@ def tag_names(checkpoint: hub.Checkpoint) -> tuple[str, ...]:
     return names if is_bio else ()
 
 
-def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int32) -> Int64:
-    """Return the index of the word that each token begins, -1 for a token that begins no word, int64 [tokens].
+def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int32) -> tuple[Int64, Int64]:
+    """Return the index of the word that each token begins, -1 for none, and the number of further words in the token.
 
-    `words` are the first and the end character of each word, `starts` and `ends` those of each token, all ascending.
+    Both are int64 [tokens]. `words` are the first and the end character of each word, `starts` and `ends` those of each
+    token, all ascending.
     """
     begun_word: NDArray[np.int64] = np.full(len(starts), -1, dtype=np.int64)
+    further_words: NDArray[np.int64] = np.zeros(len(starts), dtype=np.int64)
     token = 0
     for index, (start, end) in enumerate(words):
         while token < len(starts) and ends[token] <= start:
@@ -321,7 +344,9 @@ def _find_begun_words(words: Sequence[tuple[int, int]], starts: Int32, ends: Int
         if token < len(starts) and starts[token] < end:
             begun_word[token] = index
             token += 1
-    return begun_word
+        elif token > 0 and ends[token - 1] > start:  # this token began an earlier word
+            further_words[token - 1] += 1
+    return begun_word, further_words
 
 
 def _entity_fields(entity: Entity, text: str) -> dict[str, object]:

@@ -1,15 +1,15 @@
 """Read texts with tagged words: CoNLL columns, JSON lines with tokens and tags, and JSON lines with spans of entities.
 
-A file has a text, which `split_words` divides into words, or it has the words, which are joined into a text. The tags
-or spans of the file become a BIO tag for each word.
+A file has a text, which `split_words` divides into words, or it has the words, which `join_tokens` makes a text. The
+tags or spans of the file become a BIO tag for each word.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
@@ -18,13 +18,13 @@ from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, read_conll
 from albert_cli.tasks.data_files import find_split_file, read_lines
-from albert_cli.tasks.entities import Entity, entities_to_tags, normalize_tags
+from albert_cli.tasks.entities import Entity, count_entities_cutting_words, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import JsonObject, parse_json_object
 from albert_cli.text.sources import JSON_LINES_ENDINGS
-from albert_cli.text.words import word_pattern
+from albert_cli.text.words import is_unspaced, tagging_pattern
 
 _JSON_SUFFIXES = (*JSON_LINES_ENDINGS, ".json")  # JSON lines
 _FILE_NAMES = {
@@ -50,36 +50,60 @@ class TokenExample:
     id: str
 
 
-def split_words(text: str, boundaries: Sequence[int] = ()) -> tuple[tuple[int, int], ...]:
-    """Return the first and the end index of each word, and of each other character that is not blank.
-
-    A word is also split at `boundaries`, so that no entity begins or ends within a word.
-    """
-    words: list[tuple[int, int]] = []
-    sorted_boundaries = sorted(set(boundaries))
-    for match in re.finditer(rf"{word_pattern()}|[^\w\s]", text):
-        inner = [boundary for boundary in sorted_boundaries if match.start() < boundary < match.end()]
-        words += pairwise([match.start(), *inner, match.end()])
-    return tuple(words)
+def split_words(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and the end index of each word of `tagging_pattern`."""
+    return tuple(match.span() for match in tagging_pattern().finditer(text))
 
 
-def example_from_tokens(tokens: Sequence[str], tags: Sequence[str] | None, name: str, where: str) -> TokenExample:
-    """Return the example with id `name` of tokens that are joined by blanks.
+def example_from_tokens(
+    tokens: Sequence[str], tags: Sequence[str] | None, name: str, where: str, *, has_blanks: bool
+) -> TokenExample:
+    """Return the example with id `name` of tokens that `join_tokens` makes a text; blank tokens are no words.
 
     `tags` may be in any scheme that `normalize_tags` reads. Raises `InputError`, with a message that begins with
-    `where`, for a blank token, and if the numbers of tags and tokens differ.
+    `where`, for an empty token, for a blank one without `has_blanks`, for an entity that begins with a blank, and if
+    the numbers of tags and tokens differ.
     """
     if tags is not None and len(tags) != len(tokens):
         raise InputError(f"{where}: {len(tokens)} tokens and {len(tags)} tags", "give every token a tag")
-    words = []
-    position = 0
+    if not all(token.strip() or (token and has_blanks) for token in tokens):
+        raise InputError(f"{where}: an empty token", "remove it with its tag")
+    text, positions = join_tokens(tokens, has_blanks=has_blanks)
+    word_indices = [index for index, token in enumerate(tokens) if token.strip()]
+    words = tuple((positions[index], positions[index] + len(tokens[index])) for index in word_indices)
+    if tags is None:
+        return TokenExample(text, words, None, name)
+    bio_tags = normalize_tags(tags, where)
+    for token, tag in zip(tokens, bio_tags, strict=True):
+        if not token.strip() and tag.startswith("B-"):
+            raise InputError(f"{where}: a blank begins an entity: its tag is {tag!r}", "give the blank the tag O")
+    return TokenExample(text, words, tuple(bio_tags[index] for index in word_indices), name)
+
+
+def have_blanks(tokens: Sequence[str]) -> bool:
+    """Return True if the tokens are the characters of texts, with the blanks, as in KLUE."""
+    return any(map(str.isspace, tokens)) and all(len(token) == 1 for token in tokens)
+
+
+def join_tokens(tokens: Sequence[str], *, has_blanks: bool) -> tuple[str, list[int]]:
+    """Return the text of tokens, and the index of each token's first character.
+
+    With `has_blanks`, blank tokens are the text's only blanks. Otherwise, tokens are joined by blanks, but not two
+    neighboring characters of scripts without spaces, nor tokens of one character in a text with such a script.
+    """
+    is_character_text = all(len(token) == 1 for token in tokens) and any(map(is_unspaced, tokens))
+    text = ""
+    positions = []
     for token in tokens:
-        if not token.strip():
-            raise InputError(f"{where}: an empty token", "remove it with its tag")
-        words.append((position, position + len(token)))
-        position += len(token) + 1
-    bio_tags = None if tags is None else normalize_tags(tags, where)
-    return TokenExample(" ".join(tokens), tuple(words), bio_tags, name)
+        is_joined = has_blanks or is_character_text or not text or (_is_unspaced(text[-1]) and _is_unspaced(token[0]))
+        text += token if is_joined else f" {token}"
+        positions.append(len(text) - len(token))
+    return text, positions
+
+
+def _is_unspaced(character: str) -> bool:
+    """Return True for a character of a script without spaces, and for a fullwidth one, such as the comma U+FF0C."""
+    return is_unspaced(character) or unicodedata.east_asian_width(character) == "F"
 
 
 @dataclass(frozen=True)
@@ -178,13 +202,30 @@ def read_token_file(
     return examples
 
 
-def describe_file(path: Path) -> list[str]:
-    """Return notes on the columns and prefixes that are not read, and on texts that training and scoring leave out."""
+def describe_file(path: Path, *, labeled: bool = True) -> list[str]:
+    """Return notes on the columns and prefixes that are not read, and on texts that training and scoring leave out.
+
+    If `labeled`, a note has the number of entities that begin or end inside a word.
+    """
     if path.suffix.lower() not in _JSON_SUFFIXES:
         return read_conll(path).notes
-    rejected = sum(_is_rejected(values) for values, _ in _iter_json_objects(path))
-    note = f"{path}: left out of training and scoring: {count_of(rejected, 'row')} with the answer reject or ignore"
-    return [note] if rejected else []
+    rejected = 0
+    cutting = 0
+    for values, number in _iter_json_objects(path):
+        text = values.get("text")
+        if _is_rejected(values):
+            rejected += 1
+        elif labeled and isinstance(text, str) and not _has_tokens(values):
+            entities = _parse_spans(first_of(values, _SPAN_KEYS), len(text), f"{path}:{number}")
+            cutting += count_entities_cutting_words(entities, split_words(text))
+    notes = []
+    if rejected:
+        rows = count_of(rejected, "row")
+        notes.append(f"{path}: left out of training and scoring: {rows} with the answer reject or ignore")
+    if cutting:
+        spans = count_of(cutting, "span")
+        notes.append(f"{path}: learned, predicted and scored as whole words: {spans} with an edge in a word")
+    return notes
 
 
 def read_conll_words(path: Path) -> tuple[list[TokenExample], list[str]]:
@@ -199,12 +240,17 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
 
 
 def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
-    """Yield the texts of a CoNLL file that has been read from `path`, as `_iter_conll_examples` does."""
+    """Yield the texts of a CoNLL file that has been read from `path`, as `_iter_conll_examples` does.
+
+    If the tokens of the file are characters and some are blanks, these are the only blanks of its texts.
+    """
+    has_blanks = have_blanks([row.token for rows in file.texts for row in rows])
     for index, rows in enumerate(file.texts):
-        lines = [row.number for row in rows]
+        first_line = rows[0].number
         tokens = [row.token for row in rows]
         tags = [row.parse_tag(path) for row in rows] if labeled else None
-        yield example_from_tokens(tokens, tags, str(index), f"{path}:{lines[0]}"), lines
+        example = example_from_tokens(tokens, tags, str(index), f"{path}:{first_line}", has_blanks=has_blanks)
+        yield example, [row.number for row in rows if not row.token.isspace()] or [first_line]
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
@@ -238,22 +284,27 @@ def parse_token_object(values: JsonObject, default_id: str, where: str, *, label
     name = row_id(values, default_id)
     tokens = first_of(values, _TOKEN_KEYS)
     text = values.get("text")
-    if tokens is not None and (_is_text_list(tokens) or not isinstance(text, str)):
+    if _has_tokens(values):
         tags = first_of(values, _TAG_KEYS) if labeled else []
         if isinstance(tags, list) and tags and all(isinstance(tag, int) for tag in tags):
             hint = 'write the names of the tags (in `datasets`: features["ner_tags"].feature.int2str(tags))'
             raise InputError(f"{where}: the tags are numbers", hint)
         if not _is_text_list(tokens) or not _is_text_list(tags):
             raise InputError(f"{where}: tokens and tags are not lists of texts", _SHAPE)
-        return example_from_tokens(tokens, tags if labeled else None, name, where)
+        return example_from_tokens(tokens, tags if labeled else None, name, where, has_blanks=have_blanks(tokens))
     if not isinstance(text, str):
         raise InputError(f"{where}: neither tokens nor text", _SHAPE)
     if not labeled:
         return TokenExample(text, split_words(text), None, name)
     entities = _parse_spans(first_of(values, _SPAN_KEYS), len(text), where)
-    boundaries = [entity.start for entity in entities] + [entity.end for entity in entities]
-    words = split_words(text, boundaries)
+    words = split_words(text)
     return TokenExample(text, words, entities_to_tags(entities, words, where), name)
+
+
+def _has_tokens(values: JsonObject) -> bool:
+    """Return True if an object's words are its tokens; next to a text, tokens that are no texts are none."""
+    tokens = first_of(values, _TOKEN_KEYS)
+    return tokens is not None and (_is_text_list(tokens) or not isinstance(values.get("text"), str))
 
 
 def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:

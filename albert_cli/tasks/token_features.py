@@ -74,6 +74,7 @@ class TokenFeatures(Features):
     * `ids` int32 [P] are the tokens of all texts; those of text n are `ids[offsets[n] : offsets[n + 1]]`.
     * `begun_word` int64 [P] is the index of the word that a token begins, among the words of its text; -1 for a token
       that begins no word.
+    * `further_words` int64 [P] is the number of the next words that lie within the token that begins a word.
     * `labels` int64 [P] is the class of each token; a token that begins a word has the class of the word's tag.
       `labels` is None if the tags are hidden.
     * `truncated` is 0, because windows cover all tokens.
@@ -81,6 +82,7 @@ class TokenFeatures(Features):
 
     ids: Int32
     begun_word: Int64
+    further_words: Int64
     labels: Int64 | None
     offsets: Int64
     windows: TokenWindows
@@ -111,6 +113,7 @@ class TokenFeatures(Features):
         return packed, labels
 
     def count_words(self) -> list[int]:
-        """Return the number of words of each text, up to the last word that a token begins."""
+        """Return the number of words of each text, up to the last word that has a token."""
         bounds = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
-        return [int(self.begun_word[start:stop].max(initial=-1)) + 1 for start, stop in bounds]
+        last_word = self.begun_word + self.further_words
+        return [int(last_word[start:stop].max(initial=-1)) + 1 for start, stop in bounds]

@@ -4,11 +4,13 @@ Most scripts separate words by spaces. In these, a word begins only at SentenceP
 belongs to the word that it touches. Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan and some related scripts do
 not separate words. In these, every token is a word, because nothing in the text shows longer units.
 
-`word_pattern` finds words in text that is not tokenized, for named entities and classical baselines.
+In text that is not tokenized, `word_pattern` finds words for classical baselines, and `tagging_pattern` finds the units
+that have a tag in named entity recognition.
 """
 
 from __future__ import annotations
 
+import re
 import string
 import sys
 import unicodedata
@@ -46,6 +48,9 @@ _UNSPACED_RANGES: Final = (
     (0x1AFF0, 0x1B16F),  # Kana
     (0x20000, 0x3FFFF),  # CJK ideographs
 )
+# Hangul: syllables and the consonants that begin a decomposed one, and the letters that continue a decomposed one.
+_HANGUL_STARTS: Final = "\uac00-\ud7a3\u1100-\u115f\ua960-\ua97c"
+_HANGUL_FURTHER: Final = "\u1160-\u11ff\ud7b0-\ud7fb"
 _UNSPACED_STARTS: Final = [first for first, _ in _UNSPACED_RANGES]
 
 
@@ -53,16 +58,41 @@ _UNSPACED_STARTS: Final = [first for first, _ in _UNSPACED_RANGES]
 def word_pattern() -> str:
     r"""Return a regular expression of a word: letters and digits (\w) with the marks that follow them.
 
-    Python's \w does not match marks: the categories Mn and Mc, such as accents in NFD and vowels in Hindi and Thai, and
-    the joiners U+200C and U+200D. The pattern is built when it is used, because that takes 0.1 s.
+    Python's \w does not match marks, such as accents in NFD and vowels in Hindi and Thai.
+    """
+    return rf"\w[\w{_marks()}]*"
+
+
+@cache
+def tagging_pattern() -> re.Pattern[str]:
+    r"""Return a regular expression of a unit that has a tag in named entity recognition.
+
+    A unit is a letter with its marks in scripts without spaces, a syllable in Hangul, whose particles follow names
+    without a space, a word of `word_pattern` in other scripts, or any other single character that is not blank.
+    """
+    unspaced = "".join(f"{chr(first)}-{chr(last)}" for first, last in _UNSPACED_RANGES)
+    marks = _marks()
+    other_letter = rf"[^\W{unspaced}{_HANGUL_STARTS}]"
+    return re.compile(
+        rf"[{_HANGUL_STARTS}][{_HANGUL_FURTHER}{marks}]*"
+        rf"|{other_letter}(?:{other_letter}|[{marks}])*"
+        rf"|\w[{marks}]*"  # a letter of a script without spaces
+        r"|[^\w\s]"
+    )
+
+
+@cache
+def _marks() -> str:
+    """Return the ranges of marks for a character class: categories Mn and Mc, and the joiners U+200C and U+200D.
+
+    The ranges are found when they are used, because that takes 0.1 s.
     """
 
     def is_mark(code: int) -> bool:
         return unicodedata.category(chr(code)) in ("Mn", "Mc") or code in (0x200C, 0x200D)
 
     runs = [list(codes) for is_run, codes in groupby(range(sys.maxunicode + 1), is_mark) if is_run]
-    marks = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
-    return rf"\w[\w{marks}]*"
+    return "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
 
 
 def is_unspaced(character: str) -> bool:

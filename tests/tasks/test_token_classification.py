@@ -103,15 +103,6 @@ def test_read_token_file_in_every_format(tmp_path: Path) -> None:
         assert read_token_file(path) == expected, path
 
 
-def test_split_words_cuts_at_entity_edges(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(
-        '{"text": "NewYork-based firm", "spans": [{"start": 0, "end": 3, "type": "X"}]}\n'
-    )
-    (example,) = read_token_file(tmp_path / "a.jsonl")
-    assert [example.text[a:b] for a, b in example.words] == ["New", "York", "-", "based", "firm"]
-    assert example.tags == ("B-X", "O", "O", "O", "O")
-
-
 def test_read_token_file_unknown_type_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("-DOCSTART- O\n\nAda B-PER\n\nin O\nParis B-LOC\n")
     (tmp_path / "a.jsonl").write_text('\n{"tokens": ["Ada", "in", "Paris"], "tags": ["B-PER", "O", "B-LOC"]}\n')

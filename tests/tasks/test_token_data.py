@@ -10,6 +10,7 @@ import pytest
 from albert_cli.errors import InputError
 from albert_cli.tasks.token_data import (
     describe_file,
+    example_from_tokens,
     find_token_files,
     parse_token_object,
     read_token_file,
@@ -68,6 +69,68 @@ def test_read_token_file_tags_that_are_numbers_are_explained(tmp_path: Path) -> 
 def test_split_words_keeps_marks_in_their_words() -> None:
     text = "Cafe\u0301 \u0926\u093f\u0932\u094d\u0932\u0940, ok"
     assert [text[start:end] for start, end in split_words(text)] == [*text.replace(",", " ,").split()]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ソニーは大阪、", "ソ ニ ー は 大 阪 、"),
+        ("iPhone15を買う", "iPhone15 を 買 う"),
+        ("か\u3099", "か\u3099"),
+        ("น้ำ", "น้ ำ"),
+        ("김철수는 Pro를", "김 철 수 는 Pro 를"),
+        ("\u1100\u1175\u11b7\u110e\u1165\u11af", "\u1100\u1175\u11b7 \u110e\u1165\u11af"),  # Hangul in NFD
+        ("يعمل محمد، في بيروت.", "يعمل محمد ، في بيروت ."),
+        ("Änne reist nach Köln.", "Änne reist nach Köln ."),
+    ],
+)
+def test_split_words_in_every_script(text: str, words: str) -> None:
+    assert [text[start:end] for start, end in split_words(text)] == words.split(" ")
+
+
+@pytest.mark.parametrize(
+    ("text", "entity"),
+    [
+        ("田中太郎は東京で働く。", "東京"),
+        ("김철수는 서울에서 일한다.", "서울"),
+        ("يعمل محمد في بيروت.", "بيروت"),
+        ("Die Berlinreise", "Berlin"),
+    ],
+)
+def test_parse_token_object_labels_do_not_move_words(text: str, entity: str) -> None:
+    start = text.index(entity)
+    values: dict[str, object] = {"text": text, "entities": [[start, start + len(entity), "LOC"]]}
+    labeled = parse_token_object(values, "0", "a:1", labeled=True)
+    assert labeled.words == parse_token_object({"text": text}, "0", "a:1", labeled=False).words
+    assert labeled.tags is not None and labeled.tags.count("B-LOC") == 1
+
+
+def test_read_token_file_entity_covers_its_words(tmp_path: Path) -> None:
+    spans = [[0, 3, "X"], [3, 13, "Y"], [14, 17, "X"], [17, 18, "Y"]]
+    path = write(tmp_path / "a.jsonl", {"text": "NewYork-based firm", "entities": spans})
+    (example,) = read_token_file(path)
+    assert [example.text[start:end] for start, end in example.words] == ["NewYork", "-", "based", "firm"]
+    assert example.tags == ("B-X", "B-Y", "I-Y", "B-X")  # a word with two entities has the first one
+    (note,) = describe_file(path)
+    assert "4 spans" in note and "whole words" in note
+    assert describe_file(path, labeled=False) == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (["ソ", "ニ", "ー", "の"], "ソニーの"),
+        (["田中", "さん", "は", "iPhone", "を"], "田中さんは iPhone を"),
+        (["我", "，", "在", "2", "0", "年"], "我，在20年"),
+        (["서", "울"], "서 울"),
+        (["서", "울", " ", "시"], "서울 시"),
+        (["New", "York", "."], "New York ."),
+    ],
+)
+def test_example_from_tokens_joins_unspaced_scripts(tokens: list[str], text: str) -> None:
+    example = example_from_tokens(tokens, None, "0", "a:1", has_blanks=" " in tokens)
+    assert example.text == text
+    assert [text[start:end] for start, end in example.words] == [token for token in tokens if token != " "]
 
 
 def test_find_token_files_other_names_are_listed_with_a_remedy(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
+from albert_cli.model.packing import PackedTokens
 from albert_cli.tasks.entities import tag_labels
 from albert_cli.tasks.token_classification import TokenClassification
 from albert_cli.tasks.token_data import TokenExample, split_words
@@ -80,6 +82,25 @@ def test_encode_long_text_has_every_label_once(vocabulary: Vocabulary) -> None:
     begins_word = whole.begun_word >= 0
     assert whole.labels is not None
     assert whole.labels[begins_word].tolist() == [TASK.labels.index(tag) for tag in (*(long.tags or ()), "O")]
+
+
+def test_predict_word_within_a_token_continues_its_entity(vocabulary: Vocabulary) -> None:
+    text = "bade wi"
+    letters = tuple((index, index + 1) for index, letter in enumerate(text) if letter != " ")
+    features = TASK.encode([TokenExample(text, letters, None, "0")], vocabulary, LIMIT)
+    assert features.count_words() == [len(letters)]
+    begins_word = features.begun_word >= 0
+    assert (features.further_words[begins_word].sum() + begins_word.sum()) == len(letters)
+    assert features.further_words.max() > 0, "a token of several letters"
+
+    class SecondTag(torch.nn.Module):
+        def forward(self, tokens: PackedTokens) -> torch.Tensor:
+            return torch.tensor([[0.0, 2.0, 1.0, 0.5, 0.0]]).repeat(len(tokens.ids), 1)
+
+    (logits,) = TASK.predict(SecondTag(), features, torch.device("cpu"))
+    tags = TASK.predict_tags(TokenExample(text, letters, None, "0"), logits)
+    first_words = features.begun_word[begins_word]
+    assert tags == ["B-LOC" if index in first_words else "I-LOC" for index in range(len(letters))]
 
 
 @pytest.fixture(scope="module")
