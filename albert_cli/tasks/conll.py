@@ -22,6 +22,7 @@ from albert_cli.tasks.entities import check_tag, is_tag
 CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
 _LANGUAGE_PREFIX = re.compile(r"[a-z]{2,3}:")  # WikiANN's `en:Paris`
 _UNCOUNTED = re.compile(r"\d+[-.]\d+")  # CoNLL-U's numbers of multiword tokens (3-4) and empty nodes (3.1)
+_COMMENT = re.compile(r"##?[ \t]")
 _LOOK_AHEAD = 100  # lines of a file that decide whether it has columns
 
 
@@ -93,17 +94,19 @@ def has_tagged_words(path: Path) -> bool:
 def _split_texts(lines: Sequence[str]) -> list[list[ConllRow]]:
     """Return the lines of tokens, a list for each text, with the token in the first column.
 
-    `-DOCSTART-` lines, and comments (`# …`) before the first token of a text, are skipped. A line `# … TAG` with as
-    many columns as the file's other tokens, or with two, is no comment: its token is `#`.
+    `-DOCSTART-` lines, and comments (`# …`, in KLUE `## …`) before the first token of a text, are skipped. A line
+    `# … TAG` with as many columns as the file's other tokens, or with two, is no comment: its token is `#`. In columns
+    that tabs separate, a token may be one blank.
     """
     widths = {2, _count_columns(lines)}
     texts: list[list[ConllRow]] = [[]]
     for number, line in enumerate(lines, start=1):
         columns = _split_columns(line)
         is_tagged_sign = len(columns) in widths and is_tag(columns[-1])
-        is_comment = line.startswith(("# ", "#\t")) and not texts[-1] and not is_tagged_sign
+        is_comment = _COMMENT.match(line) is not None and not texts[-1] and not is_tagged_sign
         if line.strip() and columns[0] != "-DOCSTART-" and not is_comment:
-            texts[-1].append(ConllRow(number, columns, columns[0].strip()))
+            token = columns[0] if columns[0].isspace() and len(columns[0]) == 1 else columns[0].strip()
+            texts[-1].append(ConllRow(number, columns, token))
         elif texts[-1]:
             texts.append([])
     return [text for text in texts if text]

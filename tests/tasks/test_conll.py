@@ -60,6 +60,47 @@ def test_read_conll_numbers_that_count_nothing_are_tokens(tmp_path: Path, lines:
     assert read_conll(tmp_path / "a.conll").notes == []
 
 
+KLUE = (
+    "## klue-ner-v1_train_00000-nsmc\t<이 산:PS>은 <서울:LC>에.\n"
+    "이\tB-PS\n \tI-PS\n산\tI-PS\n은\tO\n \tO\n서\tB-LC\n울\tI-LC\n에\tO\n.\tO\n"
+)
+
+
+def test_read_token_file_of_klue_has_its_blanks(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text(f"{KLUE}\n## 2\t이\n이\tO\n산\tB-LC\n")
+    first, second = read_token_file(tmp_path / "train.txt")
+    assert (first.text, second.text) == ("이 산은 서울에.", "이산")
+    assert first.tags == ("B-PS", "I-PS", "O", "B-LC", "I-LC", "O", "O")
+    assert [first.text[start:end] for start, end in first.words] == list("이산은서울에.")
+    assert has_tagged_words(tmp_path / "train.txt")
+
+
+def test_read_token_file_blank_that_begins_an_entity(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(KLUE.replace(" \tO", " \tB-LC"))
+    with pytest.raises(InputError, match=r"a\.txt:2: a blank begins an entity"):
+        read_token_file(tmp_path / "a.txt")
+
+
+def test_read_token_file_blank_among_words_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Ada\tB-PER\n\u00a0\tO\nmet\tO\n")
+    with pytest.raises(InputError, match=r"a\.txt:1: an empty token"):
+        read_token_file(tmp_path / "a.txt")
+
+
+def test_read_token_file_blank_tag_line_numbers_are_right(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(KLUE)
+    with pytest.raises(InputError, match=r"a\.txt:7: the tag 'B-LC'"):
+        read_token_file(tmp_path / "a.txt", tags=("O", "B-PS", "I-PS"))
+
+
+@pytest.mark.parametrize("tag", ["PER_B", "-"])
+def test_read_token_file_suffixes_of_tags_are_explained(tmp_path: Path, tag: str) -> None:
+    (tmp_path / "a.txt").write_text(f"1\tAda\t{tag}\n2\tsat\t-\n")
+    with pytest.raises(InputError) as error:
+        read_token_file(tmp_path / "a.txt")
+    assert "B-PER, not PER_B" in str(error.value.hint)
+
+
 @pytest.mark.parametrize("blank", ["\u00a0", "\u202f", "\u3000"])
 def test_read_token_file_no_break_space_is_part_of_a_token(tmp_path: Path, blank: str) -> None:
     (tmp_path / "a.txt").write_text(f"10{blank}000 B-NUM\n# O\n\n# B-NUM\n")
