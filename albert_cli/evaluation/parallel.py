@@ -84,12 +84,12 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
 def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     """Fine-tune every seed of every task and of its controls, `nproc` runs at a time.
 
-    With `nproc=1`, no cluster and no array job, this does nothing, because `evaluate_task` fine-tunes seeds that have
+    With `nproc=1`, no cluster and no array job, this trains nothing, because `evaluate_task` fine-tunes seeds that have
     no run. A failed run does not stop the others: the first error is raised at the end. A diverged run is no failure.
     On a signal every process saves its run, and the same command resumes. An array job fine-tunes only its runs, and
     raises `ArrayJobDone` if runs of other jobs are unfinished afterwards.
 
-    In all these cases, `ConfigError` is raised if an earlier run is of other data, another checkpoint or another recipe.
+    Always raises `ConfigError` if an earlier run is of other data, another checkpoint or another recipe.
     """
     if request.array_job is not None:
         train_array_job(tasks, request.array_job, request.nproc)
