@@ -102,7 +102,6 @@ def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_jo
     if any(unit.is_stream for unit in units):
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
     selected = array_job.select(units, size=lambda unit: unit.size)
-    out.mkdir(parents=True, exist_ok=True)
     write_or_check_plan(out, units)
     results = _run_units(selected, workers)
     return ArrayJobReport(
