@@ -339,7 +339,8 @@ def test_finetune_of_a_finished_run_restores_its_status(tuned: Path, prepared: P
     status = store.read_json(run / "status.json")
     store.write_json(run / "status.json", {**status, "state": "running", "exit_code": None})
     finetune(prepared, run, 1)  # as if the run was killed after it had written its result
-    assert store.read_json(run / "status.json") == status and status["host"] and status["command"]
+    expected = {**status, "directory": str(run.resolve())}
+    assert store.read_json(run / "status.json") == expected and status["host"] and status["command"]
 
 
 def test_finetune_resumes_after_kill_9_to_the_same_weights(
