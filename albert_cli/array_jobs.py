@@ -118,7 +118,7 @@ def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
     index = submitted.index(number)
     if last != last_if_regular or index is None:
         message = f"--task auto: job {number} is one of {submitted.count} of an array whose size is unknown"
-        raise ConfigError(message, f"use --task {number}/N for an array of N jobs")
+        raise ConfigError(message, "for an array of N jobs use --task I/N, where I is the job's number counted from 0")
     store.write_json(path, asdict(submitted))
     return ArrayJob(index, submitted.count)
 

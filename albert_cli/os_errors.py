@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from albert_cli.errors import AlbertError, CheckpointError, InputError
+from albert_cli.errors import AlbertError, BusyError, CheckpointError, InputError
 
 # Errors that the machine causes; the path may be correct.
 _DISK_FAILURES = (errno.EIO, errno.EINTR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT)
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # safetensors and torch raise other exceptions, by class name, with the error number in their message.
 _ERRNO_PATTERNS = {
@@ -78,6 +79,40 @@ def translate_os_errors(path: Path, needed: int | None = None) -> Iterator[None]
                 sizes = f"{needed / 1e6:.1f} MB needed, {sizes}"
             translated = CheckpointError(f"{path}: the disk is full ({sizes})", translated.hint)
         raise translated from error
+
+
+@contextmanager
+def translate_write_errors(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Translate errors of the operating system while the block writes `path` under its own or a temporary name.
+
+    Raises `BusyError` if this user may not write there. An error about another file, which the block reads, is
+    translated as by `translate_os_errors`. needed: as there.
+    """
+    with translate_os_errors(path, needed):
+        try:
+            yield
+        except OSError as error:
+            not_writable = explain_not_writable(error, path)
+            if not_writable is None or not _is_about(error, path):
+                raise
+            raise not_writable from error
+
+
+def explain_not_writable(error: OSError, path: Path) -> BusyError | None:
+    """Return the error for a path that this user may not write; None if the system's error is another one."""
+    if error.errno not in _NOT_WRITABLE:
+        return None
+    return BusyError(f"{path}: not writable ({error.strerror})", "choose another --out")
+
+
+def _is_about(error: OSError, path: Path) -> bool:
+    """Return True if the error is about a path, a folder above it, or its temporary sibling `.NAME.….tmp`."""
+    if not isinstance(error.filename, str):
+        return True
+    file = Path(error.filename)
+    if file in (path, *path.parents):
+        return True
+    return any(p.parent == path.parent and p.name.startswith(f".{path.name}.") for p in (file, *file.parents))
 
 
 @contextmanager

@@ -29,10 +29,15 @@ _NOTE_FILE: Final = "note.json"  # in the directory of a unit's lock
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """The units of work of a command, and the command line, which does the remaining units when it runs again."""
+    """The units of work of a command, and the command line, which does the remaining units when it runs again.
+
+    `working_directory` and `directory`: of the command and of the plan's file, as in `command_here`.
+    """
 
     command: str
     units: dict[str, str]  # the title of each unit, or "", by its directory relative to the output directory
+    working_directory: str = ""
+    directory: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,9 +60,50 @@ def current_command() -> str:
     return shlex.join(["albert", *words])
 
 
+def command_here(command: str, working_directory: str, recorded: str, directory: Path) -> str:
+    """Return a recorded command as it continues the work in `directory` from the present working directory.
+
+    working_directory: in which the command ran, or "" if it is not recorded. recorded: the path that `directory` had
+    then. If it has another path now, because it was moved or copied, or is visible elsewhere on this machine, the path
+    after `--out` changes in the same way.
+    """
+    if not working_directory:
+        return command
+    current = directory.resolve()
+    if Path(recorded) != current:
+        words = shlex.split(command)
+        for index, word in enumerate(words[1:], 1):
+            option, equals, value = word.rpartition("=") if word.startswith("--out=") else ("", "", word)
+            if equals or words[index - 1] in ("--out", "-o"):
+                out = _move_path((Path(working_directory) / value).resolve(), Path(recorded), current)
+                words[index] = f"{option}{equals}{out or value}"
+        command = shlex.join(words)
+    if Path(working_directory) != Path.cwd():
+        command = f"cd {shlex.quote(working_directory)} && {command}"
+    return command
+
+
+def _move_path(path: Path, old: Path, new: Path) -> Path | None:
+    """Return a path, `old` or a folder above it, after `old` became `new`; None if the path did not move with it."""
+    if path == old:
+        return new
+    if path not in old.parents or new.name != old.name:
+        return None
+    return _move_path(path, old.parent, new.parent)
+
+
 def record_plan(path: Path, units: Mapping[str, str]) -> None:
     """Write the plan of this process's command; units: as in `WorkPlan`."""
-    store.write_json(path, asdict(WorkPlan(current_command(), dict(units))))
+    plan = WorkPlan(current_command(), dict(units), str(Path.cwd()), str(path.parent.resolve()))
+    store.write_json(path, asdict(plan))
+
+
+def read_command(path: Path) -> str:
+    """Return the command that continues the work of a plan's file, as `command_here`; "" if there is no plan."""
+    if not path.is_file():
+        return ""
+    plan = store.read_record(path, WorkPlan)
+    return command_here(plan.command, plan.working_directory, plan.directory, path.parent)
 
 
 def remove_plan(path: Path) -> None:
@@ -97,8 +143,9 @@ def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
 def read_plans(directory: Path, folders: Sequence[Path]) -> list[WorkPlan]:
     """Read all plans in an output directory and below it, with the names of the units relative to `directory`.
 
-    folders: the directory and the folders below it, each before its subfolders (`store.walk_folders`). Several
-    experiments may share a directory. The plan of a command that works on a unit of another plan is left out.
+    The commands are as `command_here` returns them. The plan of a command that works on a unit of another plan is left
+    out. Several experiments may share a directory.
+    folders: the directory and the folders below it, each before its subfolders (`store.walk_folders`).
     """
     plans: list[WorkPlan] = []
     names: set[str] = set()  # of the units of all plans
@@ -109,7 +156,8 @@ def read_plans(directory: Path, folders: Sequence[Path]) -> list[WorkPlan]:
         for path in sorted(folder.glob(f"{Path(PLAN_FILE).stem}*.json")):
             plan = store.read_record(path, WorkPlan)
             units = {(prefix / name).as_posix(): title for name, title in plan.units.items()}
-            plans.append(WorkPlan(plan.command, units))
+            command = command_here(plan.command, plan.working_directory, plan.directory, folder)
+            plans.append(WorkPlan(command, units))
             names |= units.keys()
     return plans
 

@@ -19,7 +19,7 @@ from albert_cli import store
 from albert_cli.errors import AlbertError, ConfigError, InputError
 from albert_cli.evaluation.output import CONTROLS_FOLDER
 from albert_cli.results import RESULTS
-from albert_cli.work_plan import STAGE_LOCKS, UNIT_LOCKS, UnitNote, read_note, read_plans
+from albert_cli.work_plan import STAGE_LOCKS, UNIT_LOCKS, UnitNote, command_here, read_note, read_plans
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
@@ -36,6 +36,8 @@ class _RunStatus(TypedDict, total=False):
     message: str
     host: str
     command: str
+    working_directory: str
+    directory: str
     exit_code: int | None
 
 
@@ -189,7 +191,8 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
         step = int(checkpoints[-1].name.removeprefix("step-"))  # the run resumes from it, not from its last step
     progress = f"step {step:,} of {status.get('total_steps', 0):,}"
     host = f" on {status['host']}" if status.get("host") else ""
-    command = status.get("command", "")
+    recorded = (status.get("working_directory", ""), status.get("directory", ""))
+    command = command_here(status.get("command", ""), *recorded, run)
     if state == "diverged" or status.get("exit_code") == ConfigError.exit_code:
         command = ""
     if state == "done":

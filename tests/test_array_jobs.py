@@ -67,6 +67,12 @@ def test_parse_rejects_impossible_jobs(text: str, environment: dict[str, str], m
         parse_array_job(text, environment, tmp_path)
 
 
+def test_parse_of_an_array_from_1_names_no_index(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_array_job("auto", slurm(8, [1, 2, 8]), tmp_path)  # of the jobs 0/8 to 7/8
+    assert "--task I/N" in str(raised.value.hint) and "8/" not in str(raised.value.hint)
+
+
 def test_select_gives_every_unit_to_one_job() -> None:
     units = [5, 1, 9, 7, 3]
     selected = [ArrayJob(index, 2).select(units, size=lambda unit: unit) for index in range(2)]

@@ -71,6 +71,22 @@ def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path
     assert_merge_equals_single_build(tmp_path, sources, tiny_vocabulary, repeated_environment)
 
 
+@pytest.mark.parametrize(
+    ("script", "variables"), [("data", "SOURCES VOCABULARY OUT"), ("evaluate", "CHECKPOINT DATA OUT")]
+)
+def test_slurm_comment_submits_the_jobs_and_the_merge(script: str, variables: str, tmp_path: Path) -> None:
+    lines = (CLUSTER / f"{script}.slurm").read_text().splitlines()
+    commands = "\n".join(line.removeprefix("#") for line in lines if line.startswith("#   "))
+    install(tmp_path, "sbatch", 'printf "%s\\n" "$@" >&2; echo 7')
+    environment = make_environment(tmp_path)
+    show = "; ".join(f'printf "%s\\n" "${name}"' for name in variables.split())
+    printed = run(["bash", "-c", f"{{ {commands}\n}} 2>&1; {show}"], environment).splitlines()
+    values = printed[-len(variables.split()) :]
+    merge = next(line for line in printed if line.startswith("albert "))
+    assert all(values) and all(value in merge.split() for value in values)
+    assert "--dependency=afterok:7" in printed
+
+
 @pytest.mark.parametrize("path", sorted(CLUSTER.glob("*.kubernetes.yaml")), ids=lambda path: path.name)
 def test_kubernetes_file_is_valid(path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from albert_cli import store
-from albert_cli.errors import BusyError, CheckpointError
+from albert_cli.errors import BusyError, CheckpointError, InputError
 from albert_cli.journal import Journal, read_journal
 from tests.helpers.leftovers import leftover, of_living_process, of_other_machine
 from tests.helpers.namespaces import has_namespaces
@@ -562,6 +562,40 @@ except InputError as error:
     print(error.message)
 """
     assert "far: Permission denied" in print_as_nobody(imports, code, tmp_path / "out")
+
+
+def test_output_of_another_user_is_not_writable(tmp_path: Path) -> None:
+    with store.lock(tmp_path / "out"):
+        (tmp_path / "out" / "run").touch()
+    imports = """
+import contextlib
+import sys
+from pathlib import Path
+from albert_cli import store
+from albert_cli.errors import BusyError
+import filelock
+"""
+    code = """
+out = Path(sys.argv[1])
+for writer in (
+    lambda: store.lock(out), lambda: store.lock(out / "new"), lambda: store.open_text_writer(out / "file"),
+    lambda: store.open_text_writer(out / "new" / "file"), lambda: store.commit_directory(out / "made", "data"),
+):
+    try:
+        with writer():
+            print("written")
+    except BusyError as error:
+        print(error.message.replace(str(out), "OUT"), error.hint)
+"""
+    names = ["OUT", "OUT/new", "OUT/file", "OUT/new/file", "OUT/made"]
+    expected = [f"{name}: not writable (Permission denied) choose another --out" for name in names]
+    assert print_as_nobody(imports, code, tmp_path / "out").splitlines() == expected
+
+
+def test_writer_reports_an_unreadable_input(tmp_path: Path) -> None:
+    error = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "input"))
+    with pytest.raises(InputError, match="input: Permission denied"), store.open_text_writer(tmp_path / "out"):
+        raise error
 
 
 def test_saved_steps_include_a_broken_link(committed: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, InputError
+from albert_cli.training.run import mark_running, write_run_status
 from albert_cli.work_plan import locked_unit, record_plan, recorded_plan
 from albert_cli.work_status import read_status
 from tests.helpers.command import QUICK, albert, pretrained, write_table
@@ -198,3 +200,33 @@ def test_status_finished_stages_of_subfolders_are_done(tmp_path: Path) -> None:
     record_plan(tmp_path / "experiments" / ".work-a.json", {"stages/probe-1": "", "stages/probe-2": ""})
     store.write_json(tmp_path / "experiments" / "stages" / "probe-1.json", {})
     assert read_status(tmp_path).counts == {"done": 1, "remaining": 1}
+
+
+def test_status_in_another_folder_prints_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my work").mkdir()
+    monkeypatch.chdir(tmp_path / "my work")
+    monkeypatch.setattr("sys.argv", ["albert", "eval", "rte", "--out", "scores"])
+    record_plan(Path("scores/.work.json"), {"run-0": ""})
+    assert read_status(Path("scores")).commands == ["albert eval rte --out scores"]
+    monkeypatch.chdir(tmp_path)
+    expected = f"cd '{tmp_path}/my work' && albert eval rte --out scores"
+    assert read_status(Path("my work/scores")).commands == [expected]
+
+
+@pytest.mark.parametrize("words", [["--out", "scores"], ["--out=scores"], ["-o", "scores"]])
+def test_status_of_a_moved_directory_prints_the_new_path(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["albert", "eval", "scores", *words])
+    record_plan(Path("scores/.work.json"), {"run-0": ""})
+    with pytest.raises(InputError), write_run_status(Path("scores/run-9")) as status:
+        mark_running(Path("scores/run-9"), status, 3, 20)
+        raise InputError("no such file")
+    Path("scores").rename("moved")
+    new_words = [word.replace("scores", f"{tmp_path}/moved") for word in words]
+    assert read_status(Path("moved")).commands == [" ".join(["albert eval scores", *new_words])]
+    Path("moved/.work.json").unlink()
+    assert read_status(Path("moved")).commands == [" ".join(["albert eval scores", *new_words])]
+    shutil.copytree("moved/run-9", "alone")
+    assert read_status(Path("alone")).commands == [" ".join(["albert eval scores", *words])]

@@ -23,7 +23,15 @@ from albert_cli import console, executor, store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.data.build_report import ArrayJobReport, BuildReport
 from albert_cli.data.merge import publish_data, require_training_text
-from albert_cli.data.records import DATA_FORMAT, BuildPlan, BuildSettings, DataFacts, ShardFacts, read_data_facts
+from albert_cli.data.records import (
+    DATA_FORMAT,
+    BuildPlan,
+    BuildSettings,
+    DataFacts,
+    ShardFacts,
+    describe_changes,
+    read_data_facts,
+)
 from albert_cli.data.rewrites import rewrite_all
 from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.data.tokenization import ProgressCallback, ShardUnit, load_finished_unit, tokenize_unit
@@ -40,7 +48,7 @@ from albert_cli.text.parallel_reading import hash_work_units
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
-from albert_cli.work_plan import PLAN_FILE, UNIT_LOCKS, locked_unit, record_plan, remove_plan
+from albert_cli.work_plan import PLAN_FILE, UNIT_LOCKS, locked_unit, read_command, record_plan, remove_plan
 
 _BUILD_PLAN_FILE: Final = "plan.json"  # the `BuildPlan` of an unfinished build; `albert status` reads `PLAN_FILE`
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
@@ -102,7 +110,6 @@ def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_jo
     if any(unit.is_stream for unit in units):
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
     selected = array_job.select(units, size=lambda unit: unit.size)
-    out.mkdir(parents=True, exist_ok=True)
     write_or_check_plan(out, units)
     results = _run_units(selected, workers)
     return ArrayJobReport(
@@ -146,7 +153,9 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
         raise BusyError(f"{out}: data of another version of albert", _USE_ANOTHER_OUT)
     facts = read_data_facts(out)
     if not _is_built_by(facts, units, workers):
-        raise BusyError(f"{out}: holds data from other text, another vocabulary or other settings", _USE_ANOTHER_OUT)
+        changes = describe_changes(facts, make_plan(units))
+        message = f"{out}: holds data from other text, another vocabulary or other settings{changes}"
+        raise BusyError(message, _USE_ANOTHER_OUT)
     verify_data(out)
     store.remove_leftovers(out)
     _remove_plans(out)  # a build that was killed just after it wrote the manifest has left them
@@ -195,11 +204,12 @@ def write_or_check_plan(out: Path, units: Sequence[ShardUnit]) -> None:
     """
     plan = make_plan(units)
     path = out / _BUILD_PLAN_FILE
-    if path.is_file() and not plan.contains(store.read_record(path, BuildPlan)):
-        raise BusyError(
-            f"{out}: holds an unfinished build of other text, another vocabulary or other settings",
-            "use the same sources and settings to continue it, or delete this directory",
-        )
+    saved = store.read_record(path, BuildPlan) if path.is_file() else None
+    if saved is not None and not plan.contains(saved):
+        message = f"{out}: holds an unfinished build of other text, another vocabulary or other settings"
+        command = read_command(out / PLAN_FILE) or "use the same sources and settings"
+        hint = f"to continue it: {command}; or choose another --out"
+        raise BusyError(message + describe_changes(saved, plan), hint)
     store.write_json(path, asdict(plan))
     # The titles are empty, because the directories' names are enough for `albert status`.
     record_plan(out / PLAN_FILE, {f"shards/{unit.name}": "" for unit in units})

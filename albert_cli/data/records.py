@@ -9,7 +9,7 @@ A build divides the documents into the groups "train", "train-more" and "heldout
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -182,6 +182,27 @@ class BuildPlan:
         """
         has_same_settings = self.vocabulary == other.vocabulary and self.settings == other.settings
         return has_same_settings and other.files_by_unit().items() <= self.files_by_unit().items()
+
+
+def describe_changes(saved: BuildPlan | DataFacts, plan: BuildPlan) -> str:
+    """Return which settings or sources of a plan differ from the saved ones, in parentheses; "" if only the text does.
+
+    A source is compared as it is spelled: another path of the same file is another source.
+    """
+    if saved.vocabulary != plan.vocabulary:
+        return " (started with another vocabulary)"
+    new_settings = asdict(plan.settings)
+    for name, value in asdict(saved.settings).items():
+        if value != new_settings[name]:
+            return f" (started with {name} {value}, now {new_settings[name]})"
+    saved_names = [part["source"] for unit in saved.sources for part in unit["parts"]]
+    names = [part["source"] for unit in plan.sources for part in unit["parts"]]
+    removed = [name for name in saved_names if name not in names]
+    added = [name for name in names if name not in saved_names]
+    if removed:
+        replacement = f"`{added[0]}`" if added else "without it"
+        return f" (started with source `{removed[0]}`, now {replacement})"
+    return f" (started without source `{added[0]}`)" if added else ""
 
 
 @dataclass(frozen=True)

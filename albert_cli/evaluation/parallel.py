@@ -21,7 +21,7 @@ from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import DivergedSeed, seeds_of, summarize_runs
 from albert_cli.formatting import count_of, format_percent
 from albert_cli.results import RESULTS, RunResult, read_result
-from albert_cli.training.finetune import finetune
+from albert_cli.training.finetune import check_run, finetune
 from albert_cli.training.intermediate import INTERMEDIATE_KEY, use_intermediate
 from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport
 from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK
@@ -84,22 +84,56 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
 def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     """Fine-tune every seed of every task and of its controls, `nproc` runs at a time.
 
-    With `nproc=1`, no cluster and no array job, this does nothing, because `evaluate_task` fine-tunes seeds that have
+    With `nproc=1`, no cluster and no array job, this trains nothing, because `evaluate_task` fine-tunes seeds that have
     no run. A failed run does not stop the others: the first error is raised at the end. A diverged run is no failure.
     On a signal every process saves its run, and the same command resumes. An array job fine-tunes only its runs, and
     raises `ArrayJobDone` if runs of other jobs are unfinished afterwards.
+
+    Always raises `ConfigError` if an earlier run is of other data, another checkpoint or another recipe.
     """
     if request.array_job is not None:
         train_array_job(tasks, request.array_job, request.nproc)
         require_finished(tasks, request.array_job)
-    elif request.nproc > 1 or executor.has_cluster():
-        _run_items(_list_items(tasks), request.nproc)
+        return
+    items = _list_items(tasks)
+    _check_started_runs(tasks, items)
+    if request.nproc > 1 or executor.has_cluster():
+        _run_items(items, request.nproc)
 
 
 def train_array_job(tasks: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) -> None:
-    """Fine-tune the unfinished runs that belong to an array job."""
-    items = array_job.select(_list_items(tasks))
-    _run_items([item for item in items if not _is_finished(item)], nproc)
+    """Fine-tune the unfinished runs that belong to an array job.
+
+    Raises `ConfigError` if a run of any job is of other data, another checkpoint or another recipe.
+    """
+    items = [item for item in array_job.select(_list_items(tasks)) if not _is_finished(item)]
+    _check_started_runs(tasks, items)
+    _run_items(items, nproc)
+
+
+def _check_started_runs(tasks: Sequence[TaskRuns], items: Sequence[_RunItem]) -> None:
+    """Raise `ConfigError` if a run of the tasks cannot be resumed, before one of `items` is trained.
+
+    Otherwise the directory would hold runs of different data, checkpoints or recipes, and nobody could finish it.
+    """
+    if all(map(_is_finished, items)):
+        return
+    task = None
+    inputs = None
+    for runs in _with_controls(tasks):
+        prepared = runs.prepared
+        started = [seed for seed in seeds_of(prepared) if (run_directory(runs.out, seed) / "recipe.toml").is_file()]
+        for seed in started:
+            if inputs is None or task != prepared.task or inputs.settings != prepared.input_settings(seed):
+                task = prepared.task
+                inputs = prepared.load_inputs(seed)
+            check_run(prepared, inputs, run_directory(runs.out, seed), seed)
+
+
+def _with_controls(tasks: Sequence[TaskRuns]) -> list[TaskRuns]:
+    """Return the tasks to fine-tune, each before its controls."""
+    all_runs = [runs for task in tasks for runs in (task, *task.controls.values())]
+    return [runs for runs in all_runs if runs.prepared.needs_training]
 
 
 def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
@@ -145,11 +179,8 @@ def find_best_run(runs: TaskRuns) -> Path:
 def _list_items(tasks: Sequence[TaskRuns]) -> list[_RunItem]:
     """Return a work item for each run: the seeds of the first task, then of its controls, then of the next task."""
     items = []
-    all_runs = [runs for task in tasks for runs in (task, *task.controls.values())]
-    for runs in all_runs:
+    for runs in _with_controls(tasks):
         prepared = runs.prepared
-        if not prepared.needs_training:
-            continue
         request = prepared.request
         if prepared.intermediate_note:  # the worker, which prepares the task again, must skip that task too
             request = replace(request, overrides=(*request.overrides, f"{INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}"))

@@ -25,6 +25,8 @@ _DEFAULT_SLURM_JOBS = 4
 _SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, unless Dask's settings define them
 # A worker needs this environment variable. Otherwise it is a daemon, from which `run_in_child` cannot start a process.
 _WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"
+_ADDRESS_FORMS = "use tcp://HOST:PORT, HOST:PORT, or slurm:N for N Slurm jobs, with N at least 1"
+_NOT_INSTALLED = "pip install 'albert-cli[cluster]'"
 _clients: list[Any] = []  # Dask's client of each open `use_cluster` block, innermost last
 
 
@@ -47,8 +49,7 @@ def use_cluster(address: str | None) -> Iterator[None]:
         import dask
         from distributed import Client
     except ImportError:
-        message = "--cluster needs Dask, which is not installed"
-        raise ConfigError(message, "pip install 'albert-cli[cluster]'") from None
+        raise ConfigError("--cluster needs Dask, which is not installed", _NOT_INSTALLED) from None
     logging.getLogger("distributed").setLevel(logging.ERROR)
     # The work of a lost worker is repeated once.
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), _start_workers(address) as target:
@@ -56,7 +57,7 @@ def use_cluster(address: str | None) -> Iterator[None]:
             client = Client(target, timeout="30s")
         except (OSError, ValueError) as error:
             message = f"--cluster {address}: no scheduler answers ({error})"
-            raise ConfigError(message, "check the address") from None
+            raise ConfigError(message, f"check the address; {_ADDRESS_FORMS}") from None
         with client:
             console.info(f"using the Dask cluster at {client.scheduler.address}")
             _clients.append(client)
@@ -69,16 +70,23 @@ def use_cluster(address: str | None) -> Iterator[None]:
 @contextmanager
 def _start_workers(address: str) -> Iterator[object]:
     """Yield `address` itself, or for `slurm[:N]` a Dask cluster of Slurm jobs that end with the block."""
-    match = re.fullmatch(r"slurm(?::(\d+))?", address)
+    match = re.fullmatch(r"slurm(?::([1-9][0-9]*))?", address)
     if match is None:
+        is_scheduler = re.fullmatch(r"([\w-]+://)?[^\s/]+:[0-9]+/?", address) is not None
+        if not is_scheduler or address.startswith("slurm:"):
+            raise ConfigError(f"--cluster {address}: not the address of a scheduler", _ADDRESS_FORMS)
         yield address
         return
     if shutil.which("sbatch") is None:  # Dask would repeat the attempt forever
         message = f"--cluster {address}: this machine has no sbatch"
         raise ConfigError(message, "run the command on a node of the cluster")
     import dask
-    from dask_jobqueue import SLURMCluster
 
+    try:
+        from dask_jobqueue import SLURMCluster
+    except ImportError:
+        message = f"--cluster {address} needs dask-jobqueue, which is not installed"
+        raise ConfigError(message, _NOT_INSTALLED) from None
     configured = dask.config.get("jobqueue.slurm")
     resources = {key: value for key, value in _SLURM_RESOURCES.items() if configured.get(key) is None}
     jobs = int(match[1] or _DEFAULT_SLURM_JOBS)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.os_errors import from_os_error, translate_os_errors
+from albert_cli.os_errors import from_os_error, translate_write_errors
 from albert_cli.store import files
 from albert_cli.store.manifests import MANIFEST, seal
 from albert_cli.store.run_steps import is_broken_link
@@ -90,14 +90,14 @@ def _staging_directory(sibling: Path, needed: int | None = None) -> Iterator[Pat
 
     needed: its expected size in bytes, for the message of a full disk.
     """
-    with translate_os_errors(sibling, needed):
+    with translate_write_errors(sibling, needed):
         sibling.parent.mkdir(parents=True, exist_ok=True)
         staging = temporary_sibling(sibling)
         staging.mkdir()
         try:
             yield staging
         finally:
-            # Inside `translate_os_errors`: the message of a full disk reports the free space after this removal.
+            # Inside `translate_write_errors`: the message of a full disk reports the free space after this removal.
             shutil.rmtree(staging, ignore_errors=True)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from albert_cli.os_errors import translate_os_errors
+from albert_cli.os_errors import translate_write_errors
 from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 
@@ -33,7 +33,7 @@ def _atomic_replacement(path: Path) -> Iterator[Path]:
     Deletes the hidden files that killed processes have left when they wrote the same file.
     """
     temporary = temporary_sibling(path)
-    with translate_os_errors(path):
+    with translate_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # leftovers are harmless, and may belong to another user
             remove_leftovers(path.parent, path.name)

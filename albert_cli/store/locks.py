@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from albert_cli.errors import BusyError, LockedError
-from albert_cli.os_errors import translate_os_errors
+from albert_cli.os_errors import explain_not_writable, translate_write_errors
 from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def lock(directory: Path) -> Iterator[None]:
     _make_directory(directory)
     file_lock = _acquire(directory)
     try:
-        remove_leftovers(directory)
+        with suppress(OSError):  # leftovers are harmless, and may belong to another user
+            remove_leftovers(directory)
         _check_renames(directory)
         yield
     except BaseException:
@@ -63,17 +64,18 @@ def is_locked(directory: Path) -> bool:
 
 def _make_directory(directory: Path) -> None:
     """Create the directory; raise `BusyError` if a file is in the way, or if its parent is not writable."""
-    with translate_os_errors(directory):
+    with translate_write_errors(directory):
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise BusyError(f"{directory}: is a file, not a directory", "choose another --out") from None
-        except PermissionError as error:
-            raise BusyError(f"{directory}: not writable ({error.strerror})", "choose another --out") from None
 
 
 def _acquire(directory: Path) -> BaseFileLock:
-    """Acquire the lock; raise `LockedError` if it is held, and `BusyError` if the file system has no locks."""
+    """Acquire the lock; raise `LockedError` if it is held.
+
+    Raises `BusyError` if the directory is not writable, or if its file system has no locks.
+    """
     from filelock import FileLock, Timeout
 
     file_lock = FileLock(directory / _LOCK, timeout=_TIMEOUT_SECONDS)
@@ -87,7 +89,7 @@ def _acquire(directory: Path) -> BaseFileLock:
         raise LockedError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
     except (NotImplementedError, UserWarning, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _LOCKS_UNSUPPORTED:
-            raise
+            raise explain_not_writable(error, directory) or error from None
         message = f"{directory}: its file system has no locks, so two runs could overwrite each other"
         raise BusyError(message, "choose an --out on another disk") from None
     return file_lock

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -143,25 +143,21 @@ def finetune(
     """
     prepared = replace(prepared, recipe=prepared.recipe.with_auto_values(inputs.num_training_examples))
     schedule = task_model.resolve_schedule(prepared, inputs)
-    schedule.check()
     parents = parent_fingerprints(prepared, inputs)
-    # `recipe` becomes the recipe that the run saves: with steps instead of epochs, its seed, and no "auto".
-    recipe = prepared.recipe
-    recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=schedule.total_steps, epochs=None))
-    if seed is not None:
-        recipe = replace(recipe, train=replace(recipe.train, seed=seed))
+    recipe = _recipe_with_steps(prepared.recipe, schedule, seed)
     with run.write_run_status(out) as status:
         saved = run.load_saved_recipe(out, resume, FinetuneRecipe)
         if saved is not None:
-            recipe = replace(recipe, train=recipe.train.with_resolved(saved.train))
-            run.check_same_recipe(out, saved, recipe)
-            finished = _load_finished(prepared, parents, out)
+            recipe = _check_saved_run(out, saved, recipe, parents)
+        schedule.check()
+        if saved is not None:
+            finished = _load_finished(prepared, out)
             if finished is not None:
                 status.state = "done"  # a killed run may have left "running" in its `status.json`, so write it again
                 status.total_steps = schedule.total_steps
                 return finished
             if not retry_diverged:
-                _raise_saved_divergence(parents, out)
+                _raise_saved_divergence(out)
         resolved_train = task_model.resolve_train_settings(prepared, inputs)
         recipe = replace(recipe, train=recipe.train.with_resolved(resolved_train))
         with use_threads(recipe.train.threads), _record_divergence(parents, out):
@@ -176,6 +172,59 @@ def finetune(
             report_step = partial(run.write_step, out, status)
             Loop(job, optimizer, schedule, out, group, job.title, parents, state, report_step=report_step).run()
             return _publish_best(job, out, state, parents, schedule)
+
+
+def check_run(prepared: PreparedTask, inputs: Inputs, out: Path, seed: int) -> None:
+    """Raise `ConfigError` if `finetune` could not resume the run in `out`; do nothing if there is no run.
+
+    The run must have been started from the same checkpoints, data and recipe.
+    """
+    saved = run.load_saved_recipe(out, "auto", FinetuneRecipe)
+    if saved is not None:
+        prepared = replace(prepared, recipe=prepared.recipe.with_auto_values(inputs.num_training_examples))
+        recipe = _recipe_with_steps(prepared.recipe, task_model.resolve_schedule(prepared, inputs), seed)
+        _check_saved_run(out, saved, recipe, parent_fingerprints(prepared, inputs))
+
+
+def _recipe_with_steps(recipe: FinetuneRecipe, schedule: ScheduleSettings, seed: int | None) -> FinetuneRecipe:
+    """Return the recipe that a run saves: with steps instead of epochs, and with the run's seed."""
+    recipe = replace(recipe, schedule=replace(recipe.schedule, total_steps=schedule.total_steps, epochs=None))
+    if seed is None:
+        return recipe
+    return replace(recipe, train=replace(recipe.train, seed=seed))
+
+
+def _check_saved_run(
+    out: Path, saved: FinetuneRecipe, recipe: FinetuneRecipe, parents: Mapping[str, str]
+) -> FinetuneRecipe:
+    """Return the recipe with the saved value for every "auto".
+
+    Raises `ConfigError` if the run in `out` was started from other checkpoints or data, or with another recipe.
+    """
+    saved_parents = _read_parents(out)
+    # The parents are compared first, because other data may also change the number of steps.
+    if saved_parents is not None:
+        run.check_parents(out, saved_parents, parents)
+    recipe = replace(recipe, train=recipe.train.with_resolved(saved.train))
+    run.check_same_recipe(out, saved, recipe)
+    return recipe
+
+
+def _read_parents(out: Path) -> Mapping[str, str] | None:
+    """Return the parents of the run in `out`, from its result, its divergence or its newest readable checkpoint.
+
+    Returns None if the run has none of these files yet.
+    """
+    if (out / RESULTS).is_file():
+        return _read_run_result(out).parents
+    if (out / DIVERGED_FILE).is_file():
+        return store.read_record(out / DIVERGED_FILE, DivergenceReport).parents
+    for directory in reversed(store.saved_steps(out)):
+        with suppress(CheckpointError):  # training resumes from an older checkpoint
+            manifest = store.read_manifest(directory)
+            if manifest is not None:
+                return manifest.parents
+    return None
 
 
 def _create_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) -> FinetuneJob:
@@ -233,17 +282,22 @@ def _publish_best(
     return result
 
 
-def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path) -> RunResult | None:
-    """Return the verified result of the run in `out`; None if the run is not finished.
-
-    Raises `CheckpointError` if the result is damaged, and `ConfigError` if it comes from other checkpoints or data.
-    """
-    if not (out / RESULTS).is_file():
-        return None
+def _read_run_result(out: Path) -> RunResult:
+    """Read the result of the finished run in `out`; raise `CheckpointError` if it is damaged."""
     result = read_result(out / RESULTS)
     if not isinstance(result, RunResult):
         raise CheckpointError(f"{out / RESULTS}: damaged: its kind is {result.kind!r}, expected 'run'")
-    run.check_parents(out, result.parents, parents)
+    return result
+
+
+def _load_finished(prepared: PreparedTask, out: Path) -> RunResult | None:
+    """Return the verified result of the run in `out`; None if the run is not finished.
+
+    Raises `CheckpointError` if the result is damaged.
+    """
+    if not (out / RESULTS).is_file():
+        return None
+    result = _read_run_result(out)
     store.verify(out, "task")
     # Some dev data lack further metrics, such as SQuAD 2.0's `no_answer_em` if all questions have an answer.
     if (metric := prepared.task.metrics[0]) not in result.scores:
@@ -252,11 +306,10 @@ def _load_finished(prepared: PreparedTask, parents: Mapping[str, str], out: Path
     return result
 
 
-def _raise_saved_divergence(parents: Mapping[str, str], out: Path) -> None:
+def _raise_saved_divergence(out: Path) -> None:
     """Raise the `DivergedError` of an earlier attempt again, if the attempt left `diverged.json`."""
     if (out / DIVERGED_FILE).is_file():
         diverged = store.read_record(out / DIVERGED_FILE, DivergenceReport)
-        run.check_parents(out, diverged.parents, parents)
         raise DivergedError(diverged.message)
 
 

@@ -24,7 +24,7 @@ from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.settings import RESUME_SAFE_KEYS
-from albert_cli.work_plan import current_command
+from albert_cli.work_plan import command_here, current_command
 
 ResumeMode = Literal["auto", "must", "never"]
 RecipeT = TypeVar("RecipeT")
@@ -126,7 +126,8 @@ def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str
             other = "other data" if name == "data" else f"another {name}"
             command = ""
             if (out / "status.json").is_file():
-                command = store.read_record(out / "status.json", RunStatus).command
+                status = store.read_record(out / "status.json", RunStatus)
+                command = command_here(status.command, status.working_directory, status.directory, out)
             # The command shows the other directory. If it is the same directory, its files have changed.
             suffix = f" by: {command}" if command else ""
             raise ConfigError(f"{out}: was started with {other}{suffix}", _describe_new_start(out))
@@ -140,7 +141,8 @@ class RunStatus:
     """`status.json`: the state of a run for schedulers; `exit_code` is None while the run's process is alive.
 
     `state` is "starting", "running", "done", "failed", "diverged" or "interrupted"; while it is "starting", the file is
-    not written. `command` is the command line that resumes the run.
+    not written. `command` is the command line that resumes the run; `working_directory` and `directory` are those of
+    the command and of the run, as in `work_plan.command_here`.
     """
 
     state: str = "starting"
@@ -150,6 +152,8 @@ class RunStatus:
     message: str = ""
     host: str = ""
     command: str = ""
+    working_directory: str = ""
+    directory: str = ""
 
 
 # By exit code; every other code is "failed".
@@ -168,7 +172,12 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
         yield RunStatus()
         return
     with store.lock(out):
-        status = RunStatus(host=socket.gethostname(), command=current_command())
+        status = RunStatus(
+            host=socket.gethostname(),
+            command=current_command(),
+            working_directory=str(Path.cwd()),
+            directory=str(out.resolve()),
+        )
         try:
             yield status
         except BaseException as error:

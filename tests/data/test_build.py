@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,36 @@ def test_build_repeated_detects_damage(small_vocabulary: Path, write_files: Writ
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(CheckpointError, match=r"train-00\.ids"):
         build_data(write_files(1), small_vocabulary, out, TENTH_HELD_OUT)
+
+
+def test_build_of_another_spelling_reports_the_source(
+    small_vocabulary: Path, write_files: WriteFiles, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = write_files(1)
+    monkeypatch.chdir(Path(path).parent)
+    monkeypatch.setattr("sys.argv", ["albert", "data", Path(path).name, "--out", "data"])
+    report = build([Path(path).name], small_vocabulary, out, TENTH_HELD_OUT)
+    changes = f"(started with source `{Path(path).name}`, now `{path}`)"
+    with pytest.raises(BusyError, match=re.escape(changes)):
+        build_data([path], small_vocabulary, out, TENTH_HELD_OUT)
+    unfinish(report.out)
+    build_data([Path(path).name], small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(0, 1))
+    with pytest.raises(BusyError, match=re.escape(changes)) as raised:
+        build_data([path], small_vocabulary, out, TENTH_HELD_OUT)
+    assert f"albert data {Path(path).name} --out data" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [(replace(TENTH_HELD_OUT, holdout=0.3), "holdout 0.1, now 0.3"), (TENTH_HELD_OUT, "without source")],
+)
+def test_build_with_other_options_reports_the_change(
+    settings: BuildSettings, changes: str, small_vocabulary: Path, write_files: WriteFiles, out: Path
+) -> None:
+    sources = write_files(2)
+    build_data(sources[:1], small_vocabulary, out, TENTH_HELD_OUT)
+    with pytest.raises(BusyError, match=changes):
+        build_data(sources, small_vocabulary, out, settings)
 
 
 def test_build_other_request_does_not_overwrite(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from albert_cli import store
 from albert_cli.evaluation import parallel
-from tests.helpers.command import QUICK, albert, pretrained, write_table
+from tests.helpers.command import QUICK, TINY, albert, pretrained, write_table
 from tests.helpers.processes import start
 from tests.helpers.task_runs import QUICK as TASK_SETTINGS
 
@@ -45,6 +46,38 @@ def test_search_jobs_give_the_result_of_one_process(trained: tuple[Path, Path], 
     assert json.loads(albert(*call, "--out", out, "--task", "1/2").out)["runs_finished"] == 1
     last = json.loads(albert(*call, "--out", out, "--task", "0/2").out)
     assert [point["median"] for point in last["points"]] == [point["median"] for point in expected["points"]]
+
+
+@pytest.mark.parametrize("parallel_options", [("--task", "0/2"), ("--nproc", 2), ()])
+@pytest.mark.parametrize("command", [("eval", "table", "--runs", 2), ("search", "table", "lr=1e-4,1e-3", "--runs", 1)])
+def test_runs_of_other_data_do_not_join_an_array(
+    trained: tuple[Path, Path], tmp_path: Path, command: tuple[object, ...], parallel_options: tuple[object, ...]
+) -> None:
+    run, table = trained
+    data = tmp_path / "table"
+    shutil.copytree(table, data)
+    out = tmp_path / "out"
+    call = (*command, "--checkpoint", run, "--data", data, "--out", out, *QUICK)
+    albert(*call, "--task", "1/2")
+    plan = (out / ".work.json").read_bytes()
+    with (data / "dev.tsv").open("a") as stream:
+        stream.write("bade fi\tgood\n")
+    rejected = albert(*call, *parallel_options, expect=2)
+    assert "was started with other data" in rejected.err
+    assert len(list(out.rglob("recipe.toml"))) == 1 and (out / ".work.json").read_bytes() == plan
+
+
+def test_runs_of_another_checkpoint_do_not_join_an_array(
+    trained: tuple[Path, Path], tiny_data: Path, tmp_path: Path
+) -> None:
+    run, table = trained
+    other = tmp_path / "other"
+    albert("pretrain", "mini/docs", "--data", tiny_data, "--out", other, "--quiet", *TINY, "-s", "train.seed=7")
+    call = ("eval", "table", "--data", table, "--out", tmp_path / "out", "--runs", 2, *QUICK)
+    albert(*call, "--checkpoint", run, "--task", "0/2")
+    rejected = albert(*call, "--checkpoint", other, "--task", "1/2", expect=2)
+    assert "run-0: was started with another checkpoint" in rejected.err
+    assert not (tmp_path / "out" / "run-1").exists()
 
 
 def test_glue_jobs_split_the_runs_of_all_tasks(encoder: Path, inference: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -148,6 +149,23 @@ def test_items_need_workers_that_start_processes() -> None:
 def test_unreachable_cluster_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match="no scheduler answers"), use_cluster("no-such-scheme://host:1"):
         raise AssertionError
+
+
+@pytest.mark.parametrize("address", ["slurm:x", "slurm:0", "slurm:", "head-node", "tcp://head-node"])
+def test_cluster_address_of_another_form_is_rejected(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("connected"))
+    with pytest.raises(ConfigError, match="not the address") as raised, use_cluster(address):
+        raise AssertionError
+    assert "tcp://HOST:PORT" in str(raised.value.hint) and "slurm:N" in str(raised.value.hint)
+
+
+def test_slurm_cluster_without_jobqueue_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sbatch").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)  # an import of it then fails
+    with pytest.raises(ConfigError, match="dask-jobqueue") as raised, use_cluster("slurm:2"):
+        raise AssertionError
+    assert "albert-cli[cluster]" in str(raised.value.hint)
 
 
 def test_slurm_cluster_without_slurm_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

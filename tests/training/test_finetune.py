@@ -307,6 +307,16 @@ def test_finetune_other_inputs_are_rejected(tuned: Path, finished: Path, table: 
     assert store.read_json(tuned / "status.json")["state"] == "done"
 
 
+def test_finetune_of_a_table_that_grew_reports_other_data(finished: Path, table: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(table, tmp_path / "table"))
+    overrides = (*OVERRIDES, "schedule.epochs=1", "schedule.warmup_steps=0")
+    finetune(prepare("table", str(finished), str(data), overrides, "cpu"), tmp_path / "run")
+    with (data / "train.tsv").open("a") as stream:
+        stream.write("luma wi wi\twi\n" * 40)
+    with pytest.raises(ConfigError, match="was started with other data"):
+        finetune(prepare("table", str(finished), str(data), overrides, "cpu"), tmp_path / "run")
+
+
 def test_finetune_moved_rows_or_renamed_classes_are_rejected(finished: Path, tmp_path: Path) -> None:
     def write_table(folder: str, train_rows: int, labels: str) -> str:
         lines = [f"q{i}\tbade figo {'luma ' * (i % 3)}\t{labels[i % 2]}\n" for i in range(16)]
@@ -329,7 +339,8 @@ def test_finetune_of_a_finished_run_restores_its_status(tuned: Path, prepared: P
     status = store.read_json(run / "status.json")
     store.write_json(run / "status.json", {**status, "state": "running", "exit_code": None})
     finetune(prepared, run, 1)  # as if the run was killed after it had written its result
-    assert store.read_json(run / "status.json") == status and status["host"] and status["command"]
+    expected = {**status, "directory": str(run.resolve())}
+    assert store.read_json(run / "status.json") == expected and status["host"] and status["command"]
 
 
 def test_finetune_resumes_after_kill_9_to_the_same_weights(
