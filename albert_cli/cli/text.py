@@ -17,12 +17,15 @@ from albert_cli.cli.options import (
     BadBytes,
     Cluster,
     Debug,
+    KeepZwnj,
     Language,
     LongLine,
+    Lowercase,
     MaxLine,
     Out,
     Quiet,
     Sources,
+    StripAccents,
     TextField,
     Workers,
 )
@@ -62,13 +65,10 @@ def vocab(
     size: Annotated[int, typer.Option(help="Number of tokens in the vocabulary.")] = 30_000,
     sample_size: SampleSize = 2_000_000,
     character_coverage: CharacterCoverage = 0.99995,
-    lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,
-    strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
+    lowercase: Lowercase = True,
+    strip_accents: StripAccents = True,
     normal_form: NormalForm = "NFKD",
-    keep_zwnj: Annotated[
-        bool,
-        typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C), which otherwise becomes a space."),
-    ] = False,
+    keep_zwnj: KeepZwnj = False,
     symbols: Symbols = None,
     byte_fallback: Annotated[
         bool, typer.Option("--byte-fallback", help="Encode characters without a token as bytes, not as unknown.")
