@@ -204,7 +204,7 @@ def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[t
         lines = [row.number for row in rows]
         tokens = [row.token for row in rows]
         tags = [row.parse_tag(path) for row in rows] if labeled else None
-        yield example_from_tokens(tokens, tags, str(index), f"{path}:{lines[0]}"), lines
+        yield example_from_tokens(tokens, tags, str(index + 1), f"{path}:{lines[0]}"), lines
 
 
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
@@ -214,7 +214,7 @@ def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExa
     """
     for values, number in _iter_json_objects(path):
         if not labeled or not _is_rejected(values):
-            example = parse_token_object(values, str(number - 1), f"{path}:{number}", labeled=labeled)
+            example = parse_token_object(values, str(number), f"{path}:{number}", labeled=labeled)
             yield example, [number] * max(1, len(example.words))
 
 
