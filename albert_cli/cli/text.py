@@ -95,6 +95,7 @@ def vocab(
     from albert_cli.executor import use_cluster
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
+    from albert_cli.text.languages import warn_about_language
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
@@ -111,6 +112,7 @@ def vocab(
         byte_fallback=byte_fallback,
         read=read,
     )
+    warn_about_language(language)
     with use_cluster(cluster):
         built = build_vocabulary.build(sources, out, settings, workers)
     console.print_result(asdict(built), build_vocabulary.format_summary(built))
@@ -147,11 +149,13 @@ def data(
     from albert_cli.data.build import build_data
     from albert_cli.data.records import BuildSettings
     from albert_cli.executor import use_cluster
+    from albert_cli.text.languages import warn_about_language
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     array_job = parse_array_job(task, os.environ, out)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
+    warn_about_language(language)
     with use_cluster(cluster):
         report = build_data(sources, vocab, out, settings, workers, array_job)
     console.print_result(report.to_json(), report.format())
