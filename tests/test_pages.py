@@ -493,3 +493,9 @@ def test_the_map_of_the_code_names_what_exists() -> None:
         if not exists:
             missing.append(name)
     assert missing == []
+
+
+def test_reproduce_help_and_pages_agree_on_the_minutes() -> None:
+    help_text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", albert("reproduce", "--help").out).split())
+    texts = [(ROOT / page).read_text(encoding="utf-8") for page in ("docs/experiments.md", "docs/lab/claims.md")]
+    assert all("up to 45 minutes" in text for text in [help_text, *texts])

@@ -10,7 +10,18 @@ import typer
 
 from albert_cli import console
 from albert_cli.cli.app import app, command, invoke_json
-from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet, check_output_file
+from albert_cli.cli.options import (
+    AsJson,
+    Debug,
+    Device,
+    KeepZwnj,
+    Language,
+    Lowercase,
+    Overrides,
+    Quiet,
+    StripAccents,
+    check_output_file,
+)
 from albert_cli.errors import ConfigError
 from albert_cli.formatting import count_of
 
@@ -116,6 +127,10 @@ def quickstart(
     size: Annotated[
         int | None, typer.Option(min=1, help="Tokens of the vocabulary for --text. Default: 8,000.")
     ] = None,
+    language: Language = "en",
+    lowercase: Lowercase = True,
+    strip_accents: StripAccents = True,
+    keep_zwnj: KeepZwnj = False,
     overrides: Annotated[
         list[str] | None,
         typer.Option("-s", "--set", metavar="SECTION.KEY=VALUE", help="For --table, such as table.text=review."),
@@ -134,14 +149,15 @@ def quickstart(
     from albert_cli.quickstart.run import run_quickstart
     from albert_cli.quickstart.summary import format_summary
 
+    text_options = plans.TextOptions(language, lowercase, strip_accents, keep_zwnj)
     if text and table:
         if smoke:
             raise ConfigError("--smoke runs on bundled data only", "use a short --max-time, such as 30s")
-        plan = plans.plan_own_data(text, table, max_time, labels, size, overrides or ())
-    elif text or table or max_time or labels or size or overrides:
+        plan = plans.plan_own_data(text, table, max_time, labels, size, overrides or (), text_options)
+    elif text or table or max_time or labels or size or overrides or text_options != plans.TextOptions():
         raise ConfigError(
             "a quickstart on your own data needs both --text and --table",
-            "add the missing one, or leave out --text, --table, --max-time, --labels, --size and -s",
+            "add the missing one, or leave out all options but --out, --smoke and --device",
         )
     elif smoke:
         plan = plans.SMOKE

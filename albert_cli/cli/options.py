@@ -101,6 +101,11 @@ ArrayTask = Annotated[
 Language = Annotated[
     str, typer.Option(help="ISO 639 code of the language whose rules split sentences; English for an unknown code.")
 ]
+Lowercase = Annotated[bool, typer.Option(help="Lower-case the text.")]
+StripAccents = Annotated[bool, typer.Option(help="Drop accents and other combining marks.")]
+KeepZwnj = Annotated[
+    bool, typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C), which otherwise becomes a space.")
+]
 Resume = Annotated[
     Literal["auto", "must", "never"],
     typer.Option(

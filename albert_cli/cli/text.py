@@ -17,12 +17,15 @@ from albert_cli.cli.options import (
     BadBytes,
     Cluster,
     Debug,
+    KeepZwnj,
     Language,
     LongLine,
+    Lowercase,
     MaxLine,
     Out,
     Quiet,
     Sources,
+    StripAccents,
     TextField,
     Workers,
 )
@@ -62,13 +65,10 @@ def vocab(
     size: Annotated[int, typer.Option(help="Number of tokens in the vocabulary.")] = 30_000,
     sample_size: SampleSize = 2_000_000,
     character_coverage: CharacterCoverage = 0.99995,
-    lowercase: Annotated[bool, typer.Option(help="Lower-case the text.")] = True,
-    strip_accents: Annotated[bool, typer.Option(help="Drop accents and other combining marks.")] = True,
+    lowercase: Lowercase = True,
+    strip_accents: StripAccents = True,
     normal_form: NormalForm = "NFKD",
-    keep_zwnj: Annotated[
-        bool,
-        typer.Option("--keep-zwnj", help="Keep the zero-width non-joiner (U+200C), which otherwise becomes a space."),
-    ] = False,
+    keep_zwnj: KeepZwnj = False,
     symbols: Symbols = None,
     byte_fallback: Annotated[
         bool, typer.Option("--byte-fallback", help="Encode characters without a token as bytes, not as unknown.")
@@ -95,6 +95,7 @@ def vocab(
     from albert_cli.executor import use_cluster
     from albert_cli.text import build_vocabulary
     from albert_cli.text.clean import Cleaning
+    from albert_cli.text.languages import warn_about_language
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
@@ -111,6 +112,7 @@ def vocab(
         byte_fallback=byte_fallback,
         read=read,
     )
+    warn_about_language(language)
     with use_cluster(cluster):
         built = build_vocabulary.build(sources, out, settings, workers)
     console.print_result(asdict(built), build_vocabulary.format_summary(built))
@@ -147,11 +149,13 @@ def data(
     from albert_cli.data.build import build_data
     from albert_cli.data.records import BuildSettings
     from albert_cli.executor import use_cluster
+    from albert_cli.text.languages import warn_about_language
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     array_job = parse_array_job(task, os.environ, out)
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
+    warn_about_language(language)
     with use_cluster(cluster):
         report = build_data(sources, vocab, out, settings, workers, array_job)
     console.print_result(report.to_json(), report.format())

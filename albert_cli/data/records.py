@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import AfterValidator
 
 from albert_cli import store
-from albert_cli.errors import ConfigError
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.line_counts import LineCounts
 from albert_cli.text.read_settings import ReadSettings
@@ -238,6 +238,19 @@ class DataFacts:
     heldout_entropy_nats: float | None
     shards: ShardsBySplit
     fingerprints: dict[RelativeName, str]
+
+
+def require_data_directory(directory: Path) -> None:
+    """Raise `CheckpointError` if a path is not a complete data directory; its content is not verified."""
+    hint = "build one with: albert data SOURCE --vocab DIR --out DIR"
+    if not directory.is_dir():
+        raise CheckpointError(*store.explain_no_directory(directory, hint))
+    manifest = store.read_manifest(directory)
+    if manifest is not None and manifest.kind == "data":
+        return
+    has_data_files = any((directory / name).exists() for name in ("data.json", "shards"))
+    adjective = "complete " if has_data_files else ""
+    raise CheckpointError(f"{directory}: not a {adjective}data directory of `albert data`", hint)
 
 
 def read_data_facts(directory: Path) -> DataFacts:

@@ -18,9 +18,8 @@ from typing import Any, Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli import store
 from albert_cli.data.arrays import Ids, concatenate_ranges, offsets_from_lengths
-from albert_cli.data.records import ShardRecord, Split, read_data_facts
+from albert_cli.data.records import ShardRecord, Split, read_data_facts, require_data_directory
 from albert_cli.errors import CheckpointError
 from albert_cli.randomness import Integers
 
@@ -196,12 +195,7 @@ class TokenCorpus:
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:
         """Open a split of a data directory; raise `CheckpointError` if the directory is not complete."""
-        hint = "build one with: albert data SOURCE --vocab DIR --out DIR"
-        if not directory.is_dir():
-            raise CheckpointError(*store.explain_no_directory(directory, hint))
-        manifest = store.read_manifest(directory)
-        if manifest is None or manifest.kind != "data":
-            raise CheckpointError(f"{directory}: not a complete data directory", hint)
+        require_data_directory(directory)
         facts = read_data_facts(directory)
         records = facts.shards[split]
         return cls(MappedShards(directory / "shards", records, facts.dtype), directory, records)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from albert_cli import store
-from albert_cli.data.records import read_data_facts
+from albert_cli.data.records import read_data_facts, require_data_directory
 from albert_cli.errors import AlbertError, CheckpointError
 from albert_cli.text.source_parts import FileSignature
 
@@ -26,9 +26,10 @@ _verified_in_process: dict[Path, dict[str, list[int]]] = {}
 def verify_data(directory: Path, everything: bool = False) -> int:
     """Hash the files of a data directory and its shards; raise `CheckpointError` if one is missing or damaged.
 
-    Hashes nothing if all signatures are those of the last verification, unless `everything` is True. Returns the number
-    of hashed files.
+    Also raises `CheckpointError` for a path that is not a complete data directory. Hashes nothing if all signatures are
+    those of the last verification, unless `everything` is True. Returns the number of hashed files.
     """
+    require_data_directory(directory)
     signatures = collect_file_signatures(directory)
     if not everything and _is_verified(directory, signatures):
         return 0

@@ -184,8 +184,7 @@ def find_checkpoint(name: str) -> Path:
         content, hint = describe_layout(path)
         raise CheckpointError(f"{path}: contains {content}", hint)
     if path.is_file():
-        content, hint = describe_file(path)
-        raise CheckpointError(f"{path}: is {content}", hint)
+        raise CheckpointError(*describe_file(path))
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
         return _download(name)
     raise CheckpointError(

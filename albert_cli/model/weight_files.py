@@ -29,6 +29,7 @@ _INDEX_SUFFIX: Final = ".index.json"
 # Keys under which training programs save the weights, next to the optimizer's state.
 _WEIGHT_KEYS: Final = ("state_dict", "model_state_dict", "model")
 _WRAPPER_PREFIX: Final = "module."  # DataParallel adds it to every name
+_CHECKPOINT_HINT: Final = "name a model directory, a run or a Hub id"
 MISMATCH_HINT: Final = "use a weights file and a config.json that belong together"
 
 # Layouts that cannot be read: the pattern of a file's name, a description of the file, and the remedy.
@@ -65,15 +66,15 @@ def describe_layout(directory: Path) -> tuple[str, str]:
     runs = sorted(directory.glob("run-*/config.json"))
     if runs:
         return content, f"it is an evaluation; name one of its runs, such as {runs[0].parent}"
-    return content, "name a model directory, a run or a Hub id"
+    return content, _CHECKPOINT_HINT
 
 
 def describe_file(path: Path) -> tuple[str, str]:
-    """Return a description of a file that was named instead of a directory, and the remedy for a message."""
+    """Return the message and the remedy for a file that was named instead of a directory."""
     for pattern, content, hint in _OTHER_LAYOUTS:
         if path.match(pattern):
-            return content, hint
-    return "a file, not a directory", f"use its folder, {path.parent}"
+            return f"{path}: is {content}", hint
+    return store.explain_no_directory(path, _CHECKPOINT_HINT)
 
 
 def find_weight_files(directory: Path) -> list[Path]:

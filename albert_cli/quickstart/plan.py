@@ -28,6 +28,25 @@ _MIN_DEV_ROWS: Final = 20  # with 20 rows, each row is 5 points of accuracy
 
 
 @dataclass(frozen=True)
+class TextOptions:
+    """The options of `albert vocab` and `albert data` that depend on the language of the text."""
+
+    language: str = "en"
+    lowercase: bool = True
+    strip_accents: bool = True
+    keep_zwnj: bool = False
+
+    def cleaning_flags(self) -> list[str]:
+        """Return the flags of `albert vocab` that differ from its defaults."""
+        flags = {
+            "--no-lowercase": not self.lowercase,
+            "--no-strip-accents": not self.strip_accents,
+            "--keep-zwnj": self.keep_zwnj,
+        }
+        return [flag for flag, is_set in flags.items() if is_set]
+
+
+@dataclass(frozen=True)
 class QuickstartPlan:
     """The settings of all steps. The output directory records them: a quickstart resumes only with equal settings."""
 
@@ -40,6 +59,7 @@ class QuickstartPlan:
     sample_size: int  # sentences that the vocabulary is trained on
     labels: tuple[int, ...]  # numbers of labeled training examples; a model is fine-tuned and scored for each number
     runs: int = 3  # fine-tuning seeds
+    text_options: TextOptions = TextOptions()
     overrides: tuple[str, ...] = ()  # of the fine-tuning recipe (`-s`), such as the names of the table's columns
     bundled: BundledDataSettings | None = None
 
@@ -73,12 +93,14 @@ def plan_own_data(
     labels: str | None = None,
     size: int | None = None,
     overrides: Sequence[str] = (),
+    text_options: TextOptions = TextOptions(),
 ) -> QuickstartPlan:
     """Return the plan for the user's own text and table.
 
     max_time, labels, size: the options `--max-time`, `--labels` and `--size`; None for the defaults. overrides: of the
-    fine-tuning recipe. Raises `InputError` if a text is stdin, or if the table has no training data or too few dev
-    rows, and `ConfigError` if `max_time`, `labels` or an override is invalid.
+    fine-tuning recipe. text_options: of the vocabulary and the shards. Raises `InputError` if a text is stdin, or if
+    the table has no training data or too few dev rows, and `ConfigError` if `max_time`, `labels` or an override is
+    invalid.
     """
     max_time = max_time or _DEFAULT_TIME
     parse_duration(max_time, "--max-time")  # only pretraining uses it, after other steps have taken their time
@@ -107,6 +129,7 @@ def plan_own_data(
         vocabulary_size=size or _DEFAULT_VOCABULARY,
         sample_size=_SAMPLE_SIZE,
         labels=_choose_label_counts(labels, rows, table),
+        text_options=text_options,
         overrides=tuple(overrides),
     )
 

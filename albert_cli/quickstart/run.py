@@ -100,9 +100,11 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     vocabulary = out / "vocabulary"
     data = out / "data"
     sizes = ("--size", plan.vocabulary_size, "--sample-size", plan.sample_size)
+    language = ("--language", plan.text_options.language)
+    cleaning = plan.text_options.cleaning_flags()
     # After "--", a path may begin with "-".
-    run("vocab", "--out", vocabulary, *sizes, "--", *plan.text)
-    data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, "--", *plan.text)
+    run("vocab", "--out", vocabulary, *sizes, *language, *cleaning, "--", *plan.text)
+    data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, *language, "--", *plan.text)
     if data_facts["totals"]["heldout"]["documents"] == 0:
         console.warn(
             "nothing is held out, because the text is one document, or copies of one, so there is no held-out MLM "

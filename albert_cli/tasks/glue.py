@@ -81,7 +81,9 @@ class GlueFiles:
         columns = table.column_indices(texts if is_test else [*texts, label])
         text_columns = columns[: len(texts)]
         id_column = next((table.columns.index(name) for name in _ID_COLUMNS if name in table.columns), None)
-        ids = table.ids(id_column, must_be_unique=split != task.train_split)
+        ids = [str(index) for index in range(len(table.cells))]  # GLUE's server counts the rows from 0
+        if id_column is not None:
+            ids = table.ids(id_column, must_be_unique=split != task.train_split)
         examples = []
         for index, row in enumerate(table.cells):
             text_a, text_b = read_texts(row, text_columns)

@@ -45,14 +45,14 @@ class TextTable:
         return [self.columns.index(name) for name in names]
 
     def ids(self, column: int | None, *, must_be_unique: bool, hint: str = _UNIQUE_HINT) -> list[str]:
-        """Return the rows' ids from a column; the id of a row without one is `row N`, with its index N from 0.
+        """Return the rows' ids from a column; the id of a row without one is `row N`, with N from `lines`.
 
-        Without a column (None) the ids are the indices.
+        Without a column (None) the ids are the numbers in `lines`, as in `InputLine.fields`, which `predict` uses.
         If `must_be_unique` is true, raises `InputError` with `hint` for an id that occurs twice.
         """
         if column is None:
-            return [str(index) for index in range(len(self.cells))]
-        ids = [row[column] or f"row {index}" for index, row in enumerate(self.cells)]
+            return [str(line) for line in self.lines]
+        ids = [row[column] or f"row {line}" for row, line in zip(self.cells, self.lines, strict=True)]
         if must_be_unique:
             check_unique(((name, self.where(index)) for index, name in enumerate(ids)), hint)
         return ids

@@ -249,7 +249,7 @@ def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[t
         first_line = rows[0].number
         tokens = [row.token for row in rows]
         tags = [row.parse_tag(path) for row in rows] if labeled else None
-        example = example_from_tokens(tokens, tags, str(index), f"{path}:{first_line}", has_blanks=has_blanks)
+        example = example_from_tokens(tokens, tags, str(index + 1), f"{path}:{first_line}", has_blanks=has_blanks)
         yield example, [row.number for row in rows if not row.token.isspace()] or [first_line]
 
 
@@ -260,7 +260,7 @@ def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExa
     """
     for values, number in _iter_json_objects(path):
         if not labeled or not _is_rejected(values):
-            example = parse_token_object(values, str(number - 1), f"{path}:{number}", labeled=labeled)
+            example = parse_token_object(values, str(number), f"{path}:{number}", labeled=labeled)
             yield example, [number] * max(1, len(example.words))
 
 

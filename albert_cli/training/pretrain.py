@@ -176,7 +176,7 @@ def _fit_steps(inputs: PretrainInputs, started: float, budget: float, recipe: Pr
     steps = fitted.schedule.total_steps - fitted.first_step
     if steps < _MIN_USEFUL_STEPS:
         console.warn(
-            f"a model learns nothing in {count_of(steps, 'step')}; delete --out and raise --max-time, or use shorter "
-            "sequences (-s data.max_seq_length=64)"
+            f"a model learns nothing in {count_of(steps, 'step')}; delete --out and raise --max-time, or run "
+            "`albert pretrain` with shorter sequences (-s data.max_seq_length=64)"
         )
     return fitted

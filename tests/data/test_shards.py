@@ -132,7 +132,7 @@ for corpus in both:
 
 
 def test_corpus_open_without_data_directory_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not a complete data directory"):
+    with pytest.raises(CheckpointError, match="not a data directory"):
         TokenCorpus.open(tmp_path)
     with pytest.raises(CheckpointError, match="no such directory"):
         TokenCorpus.open(tmp_path / "missing")

@@ -18,6 +18,24 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_verify_data_of_a_text_file_asks_for_a_directory(tmp_path: Path, everything: bool) -> None:
+    text = tmp_path / "ko.txt"
+    text.touch()
+    with pytest.raises(CheckpointError, match="is a file, not a directory") as raised:
+        verify_data(text, everything)
+    assert "albert data" in str(raised.value.hint)
+
+
+def test_verify_data_of_other_files_is_not_called_incomplete(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").touch()
+    with pytest.raises(CheckpointError, match="not a data directory"):
+        verify_data(tmp_path)
+    (tmp_path / "shards").mkdir()
+    with pytest.raises(CheckpointError, match="not a complete data directory"):
+        verify_data(tmp_path)
+
+
 def test_verify_data_detects_swapped_shards(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
     build(write_files(2), small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     first, second, *_ = sorted((out / "shards").iterdir())

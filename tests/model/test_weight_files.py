@@ -153,3 +153,15 @@ def test_find_checkpoint_file_instead_of_directory_raises(tmp_path: Path) -> Non
     (tmp_path / WEIGHTS_FILE).write_text("")
     with pytest.raises(CheckpointError, match=r"model\.safetensors: is a file"):
         hub.find_checkpoint(str(tmp_path / WEIGHTS_FILE))
+
+
+def test_text_file_as_checkpoint_does_not_name_its_folder(tmp_path: Path) -> None:
+    text = tmp_path / "ko.txt"
+    text.touch()
+    with pytest.raises(CheckpointError, match="is a file, not a directory") as raised:
+        hub.find_checkpoint(str(text))
+    assert "its folder" not in str(raised.value.hint)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="is a file, not a directory") as raised:
+        hub.find_checkpoint(str(text))
+    assert str(tmp_path) in str(raised.value.hint)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from albert_cli import store
+from albert_cli.cli.app import invoke_json
+from albert_cli.data.records import read_data_facts
 from albert_cli.errors import BusyError
 from albert_cli.inspection import inspect_directory
 from albert_cli.quickstart import plan as plans
-from albert_cli.quickstart.run import _require_same_plan
+from albert_cli.quickstart.run import _require_same_plan, run_quickstart
+from albert_cli.text.clean import Cleaning
+from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 
 TOPICS = {"boat": ("sail", "harbor", "wave", "deck"), "train": ("rail", "station", "signal", "track")}
@@ -58,7 +63,7 @@ def one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     plan_own_data = plans.plan_own_data
 
     def plan_one_seed(*arguments: Any) -> plans.QuickstartPlan:
-        return dataclasses.replace(plan_own_data(*arguments), runs=1)
+        return replace(plan_own_data(*arguments), runs=1)
 
     monkeypatch.setattr(plans, "plan_own_data", plan_one_seed)
 
@@ -121,6 +126,7 @@ def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypa
         (["--text", "{text}"], 2, "needs both --text and --table"),
         (["--text", "{text}", "--table", "{table}", "-s", "table.text=body"], 3, "no column 'body'"),
         (["-s", "table.text=review"], 2, "needs both --text and --table"),
+        (["--no-strip-accents"], 2, "needs both --text and --table"),
         (["--text", "-", "--table", "{table}", "-s", "table.text=review"], 3, "--text -: stdin"),
         (["--text", "-@2", "--table", "{table}", "-s", "table.text=review"], 3, "--text -: stdin"),
         (
@@ -152,6 +158,29 @@ def test_options_may_change_until_a_step_is_finished(own_data: tuple[Path, Path]
     for size in (30_000, 20_000):  # the text has too few different words for either
         assert "the text allows at most" in albert(*command, "--size", size, expect=3).err
     assert store.read_json(tmp_path / "out" / "quickstart-plan.json")["vocabulary_size"] == 20_000
+
+
+def test_language_options_reach_vocab_and_data(
+    own_data: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, table = own_data
+    text.write_text(text.read_text(encoding="utf-8").replace("harbor", "hárbor"), encoding="utf-8")
+    options = plans.TextOptions("hu", lowercase=False, strip_accents=False, keep_zwnj=True)
+    plan = plans.plan_own_data([str(text)], str(table), None, "20", 40, ["table.text=review"], options)
+
+    def invoke_until_pretraining(words: Sequence[str]) -> store.JsonObject:
+        if words[0] == "pretrain":
+            raise BusyError("the shards are complete")
+        return invoke_json(words)
+
+    with pytest.raises(BusyError, match="shards"):
+        run_quickstart(tmp_path / "out", invoke_until_pretraining, plan, "cpu")
+    assert "stripping accents" not in capsys.readouterr().err
+    vocabulary = Vocabulary.load(tmp_path / "out" / "vocabulary")
+    assert vocabulary.cleaning == Cleaning(lowercase=False, strip_accents=False)
+    assert read_data_facts(tmp_path / "out" / "data").settings.language == "hu"
+    with pytest.raises(BusyError, match="other options"):
+        run_quickstart(tmp_path / "out", invoke_until_pretraining, replace(plan, text_options=plans.TextOptions()))
 
 
 def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:

@@ -144,11 +144,11 @@ def test_read_objects_parquet_cells_are_not_quoted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("empty", [None, ""])
-def test_read_objects_null_ids_have_the_row_index(tmp_path: Path, empty: str | None) -> None:
+def test_read_objects_null_ids_have_the_line_number(tmp_path: Path, empty: str | None) -> None:
     path = tmp_path / "a.jsonl"
     rows = [{"id": name, "text": "a", "label": label} for name, label in ((empty, "x"), ("q", "y"), (empty, "x"))]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert read_objects(path).ids(0, must_be_unique=True) == ["row 0", "q", "row 2"]
+    assert read_objects(path).ids(0, must_be_unique=True) == ["row 1", "q", "row 3"]
 
 
 def test_read_text_of_another_encoding_hints_the_conversion(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from albert_cli.config import validate_recipe
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.inference.inputs import InputReader
 from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.table import open_table as open_any_table
 from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.tasks.token_classification import open_token_task
 
 
 def open_table(table: TableSettings, data: str | None = None) -> Classification:
@@ -38,8 +40,8 @@ def test_open_table_tsv_has_no_quoting(tmp_path: Path) -> None:
     write(tmp_path / "dev.tsv", "label\ttext\nneg\tbad\n")  # the order of columns is each file's own
     task = open_table(settings(), str(tmp_path))
     assert (task.labels, task.inputs, task.metrics[0]) == (("neg", "pos"), 1, "accuracy")
-    assert task.read("train") == [TextExample('"fine, he said', None, 1, "0"), TextExample("x\u2028y", None, 0, "1")]
-    assert task.read("dev") == [TextExample("bad", None, 0, "0")]
+    assert task.read("train") == [TextExample('"fine, he said', None, 1, "2"), TextExample("x\u2028y", None, 0, "3")]
+    assert task.read("dev") == [TextExample("bad", None, 0, "2")]
 
 
 def test_open_table_txt_is_read_as_tsv(tmp_path: Path) -> None:
@@ -107,7 +109,27 @@ def test_open_table_reads_arrays_and_compressed_files(tmp_path: Path, name: str)
     (tmp_path / "dev.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = open_table(settings(), str(tmp_path))
     assert [(e.text_a, e.label) for e in task.read("train")] == [("a b", 0), ("c d", 1)]
-    assert task.read("dev") == task.read("train")
+    assert [(e.text_a, e.label) for e in task.read("dev")] == [("a b", 0), ("c d", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dev.csv", 'text,label\n"a\nb",x\nc,y\nd,x\n'),
+        ("dev.jsonl", '{"text": "a", "label": "x"}\n\n{"text": "c", "label": "y"}\n'),
+        ("dev.jsonl", '{"choices": ["a", "b"], "question": "Which?", "label": 0}\n' * 2),
+        ("dev.jsonl", '{"tokens": ["a", "b"], "tags": ["B-X", "O"]}\n' * 2),
+    ],
+)
+def test_ids_of_scored_and_predicted_rows_are_equal(tmp_path: Path, name: str, content: str) -> None:
+    write(tmp_path / name.replace("dev", "train"), content)
+    path = write(tmp_path / name, content)
+    if "tokens" in content:
+        task = open_token_task(settings(), str(tmp_path), ())
+    else:
+        task = open_any_table(settings(), str(tmp_path))
+    predicted = [row.example.id for chunk in InputReader(task).read_chunks(path) for row in chunk]
+    assert [example.id for example in task.read("dev")] == predicted
 
 
 def test_open_table_json_of_other_form_is_rejected(tmp_path: Path) -> None:
@@ -135,9 +157,9 @@ def test_open_table_named_columns_and_delimiter(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "stars;review;reply;text\n5;good;thanks;x\n1;bad;sorry;y\n")
     named = settings(train=path, dev=path, delimiter=";", text="review", label="stars")
     task = open_table(named)
-    assert task.read("dev")[0] == TextExample("good", None, 1, "0")
+    assert task.read("dev")[0] == TextExample("good", None, 1, "2")
     pair = open_table(settings(train=path, dev=path, delimiter=";", text="review", text_pair="reply", label="stars"))
-    assert pair.read("dev")[1] == TextExample("bad", "sorry", 0, "1")
+    assert pair.read("dev")[1] == TextExample("bad", "sorry", 0, "3")
 
 
 def test_open_table_quoting_can_be_inverted(tmp_path: Path) -> None:
@@ -298,7 +320,7 @@ def test_open_table_reads_a_hub_data_set(tmp_path: Path) -> None:
     write(folder / "test.csv", "text,label\nc,y\n")
     task = open_table(settings(dev=str(folder / "test.csv")), f"hf:{folder}")
     assert (task.labels, task.splits) == (("x", "y"), ("train", "dev", "test"))
-    assert task.read("train")[0] == TextExample("a", None, 0, "0")
+    assert task.read("train")[0] == TextExample("a", None, 0, "1")
     assert task.read("test")[0].label == 1
 
 
@@ -314,7 +336,7 @@ def test_open_table_parquet_equals_jsonl(tmp_path: Path) -> None:
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     task = open_table(settings(), str(tmp_path))
     assert isinstance(task, Classification) and (task.is_regression, task.inputs) == (True, 2)
-    assert task.read("dev")[:2] == [TextExample("a\u2028b", "x", 1.5, "0"), TextExample("", "y", 2.0, "1")]
+    assert task.read("dev")[:2] == [TextExample("a\u2028b", "x", 1.5, "1"), TextExample("", "y", 2.0, "2")]
 
 
 def choices(tmp_path: Path, *rows: dict[str, Any], **named: Any) -> list[ChoiceExample]:
@@ -332,13 +354,13 @@ def test_read_choices_label_by_letter_number_or_text(tmp_path: Path, labels: lis
     options = ["red", "", "blue"]
     result = choices(tmp_path, *({"question": "Which?", "choices": options, "answer": label} for label in labels))
     assert [example.label for example in result] == [0, 2]
-    assert result[0] == ChoiceExample("0", "", "Which?", ("red", "", "blue"), 0)
+    assert result[0] == ChoiceExample("1", "", "Which?", ("red", "", "blue"), 0)
 
 
 def test_read_choices_of_swag_arc_and_race(tmp_path: Path) -> None:
     swag = {"sent1": "He sits.", "sent2": "He", "label": 1} | {f"ending{i}": f"e{i}" for i in range(4)}
     (first,) = choices(tmp_path, swag)
-    assert first == ChoiceExample("0", "He sits.", "He", ("e0", "e1", "e2", "e3"), 1)
+    assert first == ChoiceExample("1", "He sits.", "He", ("e0", "e1", "e2", "e3"), 1)
     arc = {"id": "q", "question": "Why?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"}
     assert choices(tmp_path, arc) == [ChoiceExample("q", "", "Why?", ("a", "b"), 1)]
     race = {"article": "Long.", "question": "_ it?", "options": ["a", "b", "c", "d"], "answer": "D"}
@@ -350,8 +372,8 @@ def test_read_choices_named_columns(tmp_path: Path) -> None:
     named = {"choices": ("first", "second"), "text": "story", "label": "good", "delimiter": ";"}
     task = open_any_table(settings(train=path, dev=path, kind="choice", **named))
     assert task.read("dev") == [
-        ChoiceExample("0", "x, y", "", ("a", "b"), 0),
-        ChoiceExample("1", "z", "", ("c", "d"), 1),
+        ChoiceExample("2", "x, y", "", ("a", "b"), 0),
+        ChoiceExample("3", "z", "", ("c", "d"), 1),
     ]
 
 

@@ -140,7 +140,7 @@ def test_read_tokens_repeated_id_of_dev_is_rejected(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
     task = open_token_task(TableSettings(), str(tmp_path), ())
-    assert [example.id for example in task.read("train")] == ["a", "1", "2", "a"]  # null is no id
+    assert [example.id for example in task.read("train")] == ["a", "2", "3", "a"]  # null is no id
     with pytest.raises(InputError, match=r"dev\.jsonl:4: the id 'a' is already used at .*dev\.jsonl:1"):
         task.read("dev")
     (tmp_path / "dev.jsonl").unlink()

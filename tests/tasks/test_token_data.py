@@ -32,7 +32,7 @@ def test_read_token_file_rejected_texts_are_left_out(tmp_path: Path) -> None:
     rows += [{**rows[0], "answer": answer} for answer in ("accept", "reject", "ignore")]
     path = write(tmp_path / "a.jsonl", *rows)
     examples = read_token_file(path)
-    assert [(example.id, example.tags) for example in examples] == [(name, ("B-PER", "O", "O", "O")) for name in "01"]
+    assert [(example.id, example.tags) for example in examples] == [(name, ("B-PER", "O", "O", "O")) for name in "12"]
     (note,) = describe_file(path)
     assert "2 rows" in note and "left out" in note
     assert len(read_token_file(path, labeled=False)) == 4

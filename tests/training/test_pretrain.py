@@ -42,6 +42,7 @@ def test_pretrain_writes_promised_files(finished: Path) -> None:
     assert list_steps(finished) == [25, 30]
     status = read_status(finished)
     assert status.pop("host") and status.pop("command").startswith("albert")
+    assert (status.pop("working_directory"), status.pop("directory")) == (str(Path.cwd()), str(finished))
     assert status == {"state": "done", "exit_code": 0, "step": 30, "total_steps": 30, "message": ""}
     assert not [p for p in finished.iterdir() if p.name.startswith(".") and p.name != ".lock"]
     manifest = store.verify(finished / LAST, "checkpoint")
@@ -146,6 +147,7 @@ def test_pretrain_signal_saves_current_step(command: Sequence[object], finished:
     assert step == 7, "the step that has begun is finished"
     status = read_status(run)
     assert status.pop("host") and status.pop("command").startswith("albert pretrain ")
+    assert (status.pop("working_directory"), status.pop("directory")) == (str(Path.cwd()), str(run))
     message = f"{run}: stopped after step {step}"
     assert status == {"state": "interrupted", "exit_code": 75, "step": step, "total_steps": 30, "message": message}
     assert [r["step"] for r in read_curve(run)] == list(range(1, step + 1))  # every step was logged

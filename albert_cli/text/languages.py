@@ -1,0 +1,54 @@
+"""Warn about a `--language` that is no ISO 639 code, because `sentencex` applies the rules of English to it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Final
+
+from albert_cli import console
+
+_ISO_639_1: Final = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en "
+    "eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv "
+    "ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne "
+    "ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st "
+    "su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+)
+_CODES: Final = frozenset(_ISO_639_1.split())
+# Codes of countries that are mistaken for codes of languages. `kr` is the code of Kanuri, too, which has no rules.
+_COUNTRIES: Final = {"cn": "zh", "cz": "cs", "dk": "da", "gr": "el", "jp": "ja", "kr": "ko", "ua": "uk"}
+_NAMES: Final = {
+    "amharic": "am", "arabic": "ar", "bengali": "bn", "bulgarian": "bg", "burmese": "my", "catalan": "ca",
+    "chinese": "zh", "czech": "cs", "danish": "da", "dutch": "nl", "english": "en", "finnish": "fi", "french": "fr",
+    "german": "de", "greek": "el", "hebrew": "he", "hindi": "hi", "hungarian": "hu", "italian": "it", "japanese": "ja",
+    "korean": "ko", "norwegian": "no", "persian": "fa", "polish": "pl", "portuguese": "pt", "romanian": "ro",
+    "russian": "ru", "spanish": "es", "swedish": "sv", "thai": "th", "turkish": "tr", "ukrainian": "uk",
+    "vietnamese": "vi",
+}  # fmt: skip
+
+
+def warn_about_language(language: str) -> None:
+    """Print a warning with the nearest codes if a language is no ISO 639 code.
+
+    Three small letters pass, because there are thousands of such codes.
+    """
+    is_code = language in _CODES or re.fullmatch("[a-z]{3}", language)
+    if is_code and language not in _COUNTRIES:
+        return
+    codes = nearest_codes(language)
+    remedy = f"use {' or '.join(codes)}" if codes else "use a code such as de"
+    problem = "is the code of a country" if language in _COUNTRIES else "is no ISO 639 code"
+    console.warn(f"--language {language} {problem}, so the rules of English may split the sentences; {remedy}")
+
+
+def nearest_codes(language: str) -> list[str]:
+    """Return the codes of languages that a wrong `--language` may mean: `ko` for `kr`, `Korean` and `ko-KR`."""
+    first_part = re.split("[-_]", language.strip().lower())[0]
+    if first_part in _COUNTRIES:
+        return [_COUNTRIES[first_part]]
+    if first_part in _CODES:
+        return [first_part]
+    if names := difflib.get_close_matches(first_part, _NAMES, n=1):
+        return [_NAMES[name] for name in names]
+    return difflib.get_close_matches(first_part, sorted(_CODES), n=3)
