@@ -74,6 +74,7 @@ def test_read_choice_rows_hidden_labels_beside_option_minus_1(tmp_path: Path) ->
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
     task = open_table(validate_recipe(TableSettings, {}, "recipe"), str(tmp_path))
+    assert isinstance(task, Choice)
     assert [example.label for example in task.read("test")] == [None, None]
 
 
