@@ -82,7 +82,8 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
         else:
             passage = None
     if passage is None and question is None:
-        raise missing_column(table, "question", CHOICE_COLUMN_NAMES["question"])
+        excluded = label_and_id_columns(settings)
+        raise missing_column(table, "question", CHOICE_COLUMN_NAMES["question"], excluded)
     return ChoiceColumns(options, passage, question, label)
 
 
