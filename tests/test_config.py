@@ -255,7 +255,7 @@ def test_file_with_another_suffix_is_no_recipe(name: str, tmp_path: Path, monkey
     ("name", "hint"),
     [
         ("run", "run/recipe.toml"),
-        ("qq", "`albert recipes list`"),
+        ("zzzzzz", "`albert recipes list`"),
         ("a.json", "as TOML"),
         ("a.yaml", "as TOML"),
         ("recipes/mini/wiki.toml", "'mini/wiki'"),
@@ -267,7 +267,7 @@ def test_path_that_is_no_recipe_has_a_fitting_hint(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "run" / "recipe.toml", "[train]\nseed = 1\n")
-    (tmp_path / "qq").mkdir()
+    (tmp_path / "zzzzzz").mkdir()
     for file in ("a.json", "a.yaml"):
         write(tmp_path / file, "{}")
     with pytest.raises(ConfigError) as raised:

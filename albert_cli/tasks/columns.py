@@ -159,7 +159,9 @@ def reject_shared_columns(
         text_role = text_roles.get(column, role)
         if column is not None and text_role != role:
             message = f"the column {table.columns[column]!r} is both table.{text_role} and table.{role}"
-            raise InputError(f"{table.origin}: {message}", f"name another column for one of them with -s table.{role}=…")
+            raise InputError(
+                f"{table.origin}: {message}", f"name another column for one of them with -s table.{role}=…"
+            )
 
 
 def find_trained_column(table: TextTable, name: str) -> int | None:
@@ -240,9 +242,7 @@ def _holds_texts(table: TextTable, column: int) -> bool:
     return len(texts) > len(filled) / 2
 
 
-def missing_column(
-    table: TextTable, role: str, names: Sequence[str], excluded: Collection[str] = ()
-) -> InputError:
+def missing_column(table: TextTable, role: str, names: Sequence[str], excluded: Collection[str] = ()) -> InputError:
     """Return the error for a table that has none of these column names of a role; the hint names the likely cause.
 
     `excluded` are the names of columns that have another role.
