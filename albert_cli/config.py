@@ -13,7 +13,6 @@ import json
 import os
 import re
 import tomllib
-import typing
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
@@ -23,7 +22,7 @@ from annotated_types import Ge, Gt, Lt
 
 from albert_cli.errors import ConfigError
 from albert_cli.formatting import suggest
-from albert_cli.recipe_errors import find_dataclass, translate_validation_error
+from albert_cli.recipe_errors import translate_validation_error, types_of_keys
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -37,6 +36,7 @@ NonNegativeInt = Annotated[int, Ge(0), Lt(2**62)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
 PositiveFraction = Annotated[float, Gt(0), Lt(1)]
 _TEXT_TYPES = (str, str | None)
+_TOML_HINT = 'write a line as key = 1 or key = "text", and the name of a section in brackets, such as [train]'
 _PACKAGE = Path(__file__).parent
 # An installed package contains the recipes; in a checkout they are next to the package.
 RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
@@ -131,7 +131,7 @@ def _read_toml(path: Path) -> RecipeValues:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        raise ConfigError(f"{path}: not valid TOML: {error}", _TOML_HINT) from None
     if _is_empty(values):  # without this check, a truncated file would train a model with the default settings
         raise ConfigError(f"{path}: sets nothing", "restore it, or write one: `albert recipes copy NAME`")
     return values
@@ -189,7 +189,7 @@ def parse_override(text: str, schema: object = None) -> dict[str, object]:
         raise ConfigError(f"-s {full_key}=…: the value is not valid UTF-8", "rename the file or directory") from None
     expected = schema
     for key in keys:
-        expected = _types_of_keys(expected).get(key)
+        expected = types_of_keys(expected).get(key)
     values: dict[str, object]
     try:
         values = tomllib.loads(f"value = {value_text}", parse_float=str if expected == tuple[str, ...] else float)
@@ -233,15 +233,10 @@ def apply_overrides(values: Mapping[str, object], overrides: Sequence[str], sche
     return merge_values(values, over)
 
 
-def _types_of_keys(schema: object) -> dict[str, object]:
-    """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    return typing.get_type_hints(find_dataclass(schema) or object)
-
-
 def _keep_text(expected: object, value: object) -> object:
     """Return an override's value, with numbers, bools and dates as text where `expected`, its type, is text."""
     if isinstance(value, Mapping):
-        types = _types_of_keys(expected)
+        types = types_of_keys(expected)
         return {key: _keep_text(types.get(key), inner) for key, inner in value.items()}
     if isinstance(value, list) and expected == tuple[str, ...]:
         return [_keep_text(str, item) for item in value]

@@ -396,6 +396,35 @@ def test_value_of_a_wrong_form_has_a_hint_that_works() -> None:
         config.load_recipe(PretrainRecipe, "albert-base", [arguments[arguments.index("-s") + 1]])
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("train.track=[wandb]", '["wandb"]'),
+        ("train.track=wandb,mlflow", '["wandb", "mlflow"]'),
+        ("model.group_sizes=2,10", "[2, 10]"),
+        ("optimizer.lr=.001", "write 0.001"),
+        ("train.seed=07", "write 7"),
+        *((f"train.checkpoint_activations={value}", "write true or false") for value in ("True", "yes", "1")),
+    ],
+)
+def test_wrong_form_of_a_value_hint_has_the_right_one(override: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config.load_recipe(PretrainRecipe, "albert-base", [override])
+    assert hint in str(raised.value.hint)
+
+
+def test_labels_that_are_no_list_have_a_hint() -> None:
+    with pytest.raises(ConfigError) as raised:
+        config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table.labels=a, 2"])
+    assert 'table.labels = ["a", "2"]' in str(raised.value.hint)
+
+
+def test_syntax_error_hint_shows_the_form_of_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not valid TOML") as raised:
+        config.read_recipe(write(tmp_path / "a.toml", "[train]\nseed: 1\n"))
+    assert "key = " in str(raised.value.hint)
+
+
 def test_override_of_a_text_may_look_like_a_number() -> None:
     names = ["table.label=1", "table.text=true", "table.labels=[0, 1.5, false]", "table.holdout=0.2"]
     table = config.load_recipe(FinetuneRecipe, {"task": "table"}, names).table
