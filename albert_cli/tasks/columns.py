@@ -80,7 +80,7 @@ def require_column(
     """Return the index of a role's column; raises `InputError` if there is none."""
     index = find_column(table, role, settings, names)
     if index is None:
-        raise missing_column(table, role, names[role], label_and_id_columns(settings))
+        raise missing_column(table, role, names[role], label_and_id_roles(settings))
     return index
 
 
@@ -132,10 +132,10 @@ def _find_first_text(table: TextTable, settings: TableSettings) -> int:
     if settings.text:
         return require_column(table, "text", settings)
     partners = [first for first, second in _PAIRS if second == settings.text_pair.strip().lower()]
-    excluded = {*label_and_id_columns(settings), settings.text_pair}
-    column = find_usual_column(table, [*partners, *COLUMN_NAMES["text"]], excluded)
+    roles = {**label_and_id_roles(settings), settings.text_pair: "second text"}
+    column = find_usual_column(table, [*partners, *COLUMN_NAMES["text"]], roles)
     if column is None:
-        raise missing_column(table, "text", COLUMN_NAMES["text"], excluded)
+        raise missing_column(table, "text", COLUMN_NAMES["text"], roles)
     return column
 
 
@@ -160,7 +160,7 @@ def reject_shared_columns(
         if column is not None and text_role != role:
             message = f"the column {table.columns[column]!r} is both table.{text_role} and table.{role}"
             raise InputError(
-                f"{table.origin}: {message}", f"name another column for one of them with -s table.{role}=…"
+                f"{table.origin}: {message}", f"use another column: -s table.{text_role}=… or -s table.{role}=…"
             )
 
 
@@ -242,10 +242,12 @@ def _holds_texts(table: TextTable, column: int) -> bool:
     return len(texts) > len(filled) / 2
 
 
-def missing_column(table: TextTable, role: str, names: Sequence[str], excluded: Collection[str] = ()) -> InputError:
+def missing_column(
+    table: TextTable, role: str, names: Sequence[str], other_roles: Mapping[str, str] | None = None
+) -> InputError:
     """Return the error for a table that has none of these column names of a role; the hint names the likely cause.
 
-    `excluded` are the names of columns that have another role.
+    other_roles: the roles of columns that have another role, by the column's name.
     """
     columns = ", ".join(map(repr, table.columns[:20]))
     setting = '\'table.choices=["COLUMN", "COLUMN"]\'' if role == "choices" else f"table.{role}=COLUMN"
@@ -260,9 +262,10 @@ def missing_column(table: TextTable, role: str, names: Sequence[str], excluded: 
     elif format_suffix(table.origin) in (".csv", ".tsv", ".txt"):
         hint += "; if the first row is no header, add one"
     expected = " or ".join(map(repr, names))
-    taken = [name for name in table.columns if name in excluded and name.strip().lower() in names]
-    if taken:
-        message = f"{taken[0]!r} is already the label, the id or another text, and no other column is for the {role}"
+    for name, other_role in (other_roles or {}).items():
+        if name not in table.columns or name.strip().lower() not in names:
+            continue
+        message = f"{name!r} is already the {other_role}, and no other column is for the {role}"
         return InputError(f"{table.origin}: {message} (columns: {columns})", f"use -s {setting}")
     return InputError(f"{table.origin}: no column {expected} for the {role} (columns: {columns})", hint)
 
@@ -274,7 +277,12 @@ def _binary_columns(table: TextTable) -> list[str]:
 
 def label_and_id_columns(settings: TableSettings) -> set[str]:
     """Return the names of the columns that the settings name as labels or ids."""
-    return {settings.label, settings.id, *settings.label_columns}
+    return set(label_and_id_roles(settings))
+
+
+def label_and_id_roles(settings: TableSettings) -> dict[str, str]:
+    """Return the role, "label" or "id", of each column that the settings name as label or id, by the column's name."""
+    return {**dict.fromkeys(settings.label_columns, "label"), settings.id: "id", settings.label: "label"}
 
 
 def lowercase_columns(table: TextTable, excluded: Collection[str] = ()) -> list[str]:
