@@ -13,7 +13,6 @@ import json
 import os
 import re
 import tomllib
-import typing
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, cast
@@ -23,7 +22,7 @@ from annotated_types import Ge, Gt, Lt
 
 from albert_cli.errors import ConfigError
 from albert_cli.formatting import suggest
-from albert_cli.recipe_errors import find_dataclass, translate_validation_error
+from albert_cli.recipe_errors import translate_validation_error, types_of_keys
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -36,6 +35,8 @@ PositiveInt = Annotated[int, Ge(1), Lt(2**62)]
 NonNegativeInt = Annotated[int, Ge(0), Lt(2**62)]
 Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
 PositiveFraction = Annotated[float, Gt(0), Lt(1)]
+_TEXT_TYPES = (str, str | None)
+_TOML_HINT = 'write a line as key = 1 or key = "text", and the name of a section in brackets, such as [train]'
 _PACKAGE = Path(__file__).parent
 # An installed package contains the recipes; in a checkout they are next to the package.
 RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
@@ -68,11 +69,14 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
     part (`albert-base`). Raises `ConfigError` if there is no such recipe, or more than one; its hint suggests a file in
     `folder` with a similar name.
     """
+    shipped = shipped_recipes()
+    # The path of a shipped recipe's file in a checkout, such as recipes/mini/wiki.toml, is close to its name.
+    hint = suggest(re.sub(r"^recipes/|\.toml$", "", name, flags=re.IGNORECASE), shipped)
+    hint = hint or "`albert recipes list` lists the shipped recipes"
     if is_recipe_file(name):
         if Path(name).is_file():
             return Path(name)
-        raise ConfigError(f"{name}: no such recipe file", "`albert recipes list` lists the shipped recipes")
-    shipped = shipped_recipes()
+        raise ConfigError(f"{name}: no such recipe file", hint)
     if name in shipped:
         return shipped[name]
     matches = [full_name for full_name in shipped if full_name.rsplit("/", 1)[-1] == name]
@@ -81,15 +85,25 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
     if matches:
         raise ConfigError(f"recipe {name!r} is ambiguous", f"write one of {', '.join(matches)}")
     path = folder / name
-    hint = suggest(name, shipped) or "`albert recipes list` lists the shipped recipes"
     # `lexists` accepts a name that is too long for a file.
     if name and os.path.lexists(f"{path}.toml"):
         hint = f"did you mean {name + '.toml'!r}?"
     elif name and os.path.lexists(path):
-        if os.path.isfile(path):  # noqa: PTH113  (`Path.is_file` raises an error for a long name)
-            hint = "rename the file"
-        raise ConfigError(f"{name}: is no recipe: the name of a recipe's file ends in .toml", hint)
+        raise _not_a_recipe(name, path, hint)
     raise ConfigError(f"no recipe is called {name!r}", hint)
+
+
+def _not_a_recipe(name: str, path: Path, hint: str) -> ConfigError:
+    """Return the error for a recipe's name that is the path of a directory, or of a file with another ending."""
+    if path.is_dir():
+        if (path / "recipe.toml").is_file():
+            hint = f"use the recipe of this run, {Path(name) / 'recipe.toml'}"
+        return ConfigError(f"{name}: is a directory and no recipe: the name of a recipe's file ends in .toml", hint)
+    if path.suffix.lower() in (".json", ".yaml", ".yml"):
+        return ConfigError(f"{name}: is no recipe: recipes are TOML and end in .toml", "write the settings as TOML")
+    if path.is_file():
+        hint = "rename the file"
+    return ConfigError(f"{name}: is no recipe: the name of a recipe's file ends in .toml", hint)
 
 
 def read_recipe(name: str, *children: Path) -> RecipeValues:
@@ -117,7 +131,7 @@ def _read_toml(path: Path) -> RecipeValues:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        raise ConfigError(f"{path}: not valid TOML: {error}", _TOML_HINT) from None
     if _is_empty(values):  # without this check, a truncated file would train a model with the default settings
         raise ConfigError(f"{path}: sets nothing", "restore it, or write one: `albert recipes copy NAME`")
     return values
@@ -158,11 +172,12 @@ def merge_values(base: Mapping[str, object], over: Mapping[str, object]) -> Reci
     return merged
 
 
-def parse_override(text: str) -> dict[str, object]:
+def parse_override(text: str, schema: object = None) -> dict[str, object]:
     """Parse one `-s section.key=value` into a nested dictionary.
 
-    A value that is not valid TOML is a string, so a string needs no quotes. Raises `ConfigError` if there is no key or
-    no equals sign.
+    A value that is not valid TOML is a string, so a string needs no quotes. schema: the recipe's dataclass. If its type
+    of the key is text, a number or a date remains as typed, such as the name of a column. Raises `ConfigError` if there
+    is no key or no equals sign, or if the value sets further keys.
     """
     full_key, equals, value_text = text.partition("=")
     keys = [key.strip() for key in full_key.split(".")]
@@ -172,11 +187,20 @@ def parse_override(text: str) -> dict[str, object]:
         value_text.encode()
     except UnicodeEncodeError:  # of bytes in the command line that are no UTF-8, which TOML needs
         raise ConfigError(f"-s {full_key}=…: the value is not valid UTF-8", "rename the file or directory") from None
+    expected = schema
+    for key in keys:
+        expected = types_of_keys(expected).get(key)
+    values: dict[str, object]
     try:
-        value: object = tomllib.loads(f"value = {value_text}")["value"]
+        values = tomllib.loads(f"value = {value_text}", parse_float=str if expected == tuple[str, ...] else float)
     except (ValueError, RecursionError):
+        values = {"value": value_text.strip()}
+    if len(values) > 1:
+        raise ConfigError(f"-s {full_key}=…: the value has further lines that set something", "use -s once per key")
+    value = values["value"]
+    if expected in _TEXT_TYPES and not isinstance(value, str | list | dict):
         value = value_text.strip()
-    nested = {keys[-1]: value}
+    nested = {keys[-1]: _keep_text(expected, value)}
     for key in reversed(keys[:-1]):
         nested = {key: nested}
     return nested
@@ -201,23 +225,23 @@ def flatten_values(values: Mapping[str, object], prefix: str = "") -> dict[str, 
 def apply_overrides(values: Mapping[str, object], overrides: Sequence[str], schema: object = None) -> RecipeValues:
     """Return a recipe's values with every override `section.key=value` of `-s`; the last one for a key counts.
 
-    schema: the recipe's dataclass. If its type of a key is text, a number becomes text, such as the name of a column.
+    schema: the recipe's dataclass, for keys whose values are texts (`parse_override`).
     """
     over: dict[str, object] = {}
     for text in overrides:
-        over = merge_values(over, parse_override(text))
-    return merge_values(values, cast(Mapping[str, object], _keep_text(schema, over)))
+        over = merge_values(over, parse_override(text, schema))
+    return merge_values(values, over)
 
 
 def _keep_text(expected: object, value: object) -> object:
-    """Return an override's value, with numbers and bools as text where `expected`, the value's type, is text."""
+    """Return an override's value, with numbers, bools and dates as text where `expected`, its type, is text."""
     if isinstance(value, Mapping):
-        types = typing.get_type_hints(find_dataclass(expected) or object)
+        types = types_of_keys(expected)
         return {key: _keep_text(types.get(key), inner) for key, inner in value.items()}
     if isinstance(value, list) and expected == tuple[str, ...]:
         return [_keep_text(str, item) for item in value]
-    if isinstance(value, int | float) and expected in (str, str | None):  # a bool is an int
-        return json.dumps(value)
+    if expected in _TEXT_TYPES and not isinstance(value, str | list):
+        return json.dumps(value) if isinstance(value, int | float) else str(value)  # a bool is an int
     return value
 
 

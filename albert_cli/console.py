@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from albert_cli.os_errors import translate_stdout_errors
 from albert_cli.ranks import is_main
 
 _COLOR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")  # an ANSI escape sequence for colors and bold text
@@ -106,19 +107,22 @@ def print_result(data: Mapping[str, object], text: str, *, colored: bool = False
     if not is_main():
         return
     if settings.json:
-        print(escape_control_chars(json_module.dumps(data, ensure_ascii=False)), flush=True)
+        printed = escape_control_chars(json_module.dumps(data, ensure_ascii=False))
     elif colored:
         parts = _COLOR_CODE.split(text)  # text and color codes in turn
         parts[::2] = [strip_control_chars(part) for part in parts[::2]]
-        print("".join(parts), flush=True)
+        printed = "".join(parts)
     else:
-        print(strip_control_chars(text), flush=True)
+        printed = strip_control_chars(text)
+    with translate_stdout_errors():
+        print(printed, flush=True)
 
 
 def print_partial_result(text: str) -> None:
     """Print a part of a command's result on stdout before the rest is known; nothing with `--json`."""
     if is_main() and not settings.json:
-        print(strip_control_chars(text), flush=True)
+        with translate_stdout_errors():
+            print(strip_control_chars(text), flush=True)
 
 
 # ---------------------------------------------------------------- tables, named values and durations

@@ -118,6 +118,18 @@ def _is_about(error: OSError, path: Path) -> bool:
 
 
 @contextmanager
+def translate_stdout_errors() -> Iterator[None]:
+    """Translate errors of the operating system while the block writes to standard output, such as a full disk."""
+    try:
+        yield
+    except OSError as error:
+        translated = from_os_error(error, "standard output")
+        if translated is None:  # the reader of a pipe is gone
+            raise
+        raise translated from error
+
+
+@contextmanager
 def translate_read_errors(path: Path | str) -> Iterator[None]:
     """Raise `InputError` for an error of the operating system, or of a decompressor, while the block reads a file."""
     try:

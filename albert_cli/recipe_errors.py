@@ -32,19 +32,56 @@ def translate_validation_error(schema: type[object], error: ValidationError, sec
     first_reason, *other_reasons = dict.fromkeys(same_key)
     reasons = [first_reason.replace("Input should", "it should", 1)]
     reasons += [reason.removeprefix("Input should be ") for reason in other_reasons]
-    hint = None
-    is_single_key = len(first["loc"]) <= 3 and isinstance(first["loc"][-1], str)  # else: in a list or a dictionary
-    choices = re.findall(r"'(.+?)'", first["msg"])
-    if first["type"] == "tuple_type" and isinstance(first["input"], str | int | float):
-        value = format_toml_value([first["input"]])
-        hint = f"write a list: {key} = {value}"
-        if is_single_key:
-            hint += f", or -s '{key}={value}'"
-    elif first["type"] == "literal_error" and choices and is_single_key:
-        hint = f"write one of these words, for example -s {key}={choices[0]}"
-    elif first["type"] == "literal_error":
-        hint = f"use {first['ctx']['expected']}"
+    expected: object = schema
+    for part in path:
+        expected = types_of_keys(expected).get(str(part))
+    hint = _value_hint(key, first, expected)
     return ConfigError(f"{key} is {first['input']!r}: {' or '.join(reasons)}", hint)
+
+
+def _value_hint(key: str, detail: ErrorDetails, expected: object) -> str | None:
+    """Return the remedy for a value that pydantic rejects; None if there is no special one.
+
+    key: the value's full key. expected: the type of the key's value.
+    """
+    value = detail["input"]
+    is_single_key = len(detail["loc"]) <= 3 and isinstance(detail["loc"][-1], str)  # else: in a list or a dictionary
+    choices = re.findall(r"'(.+?)'", detail["msg"])
+    if detail["type"] == "tuple_type" and isinstance(value, str | int | float):
+        listed = format_toml_value(_list_items(value, expected))
+        hint = f"write a list: {key} = {listed}"
+        return f"{hint}, or -s '{key}={listed}'" if is_single_key else hint
+    if detail["type"] == "bool_type":
+        return "write true or false"
+    if detail["type"] in ("int_type", "float_type") and isinstance(value, str):
+        number = _parse_number(value, is_integer=detail["type"] == "int_type")
+        return None if number is None else f"write {number}"
+    if detail["type"] == "literal_error" and choices and is_single_key:
+        return f"write one of these words, for example -s {key}={choices[0]}"
+    if detail["type"] == "literal_error":
+        return f"use {detail['ctx']['expected']}"
+    return None
+
+
+def _list_items(value: str | float, expected: object) -> list[object]:
+    """Return the items that a value contains instead of a list, such as `a,b` or `[a, b]` without quotes.
+
+    expected: the type of the list. If its items are numbers, so are those of the result, if possible.
+    """
+    if not isinstance(value, str):
+        return [value]
+    texts = [item.strip().strip("\"'") for item in value.strip().removeprefix("[").removesuffix("]").split(",")]
+    numbers = [_parse_number(text, is_integer=int in typing.get_args(expected)) for text in texts]
+    is_numeric = not {int, float}.isdisjoint(typing.get_args(expected)) and None not in numbers
+    return list(numbers if is_numeric else texts)
+
+
+def _parse_number(text: str, *, is_integer: bool) -> float | None:
+    """Return the number that a text spells in a way that TOML does not allow, such as `.5`; None if it spells none."""
+    try:
+        return int(text) if is_integer else float(text)
+    except ValueError:
+        return None
 
 
 def _key_location(schema: object, location: Sequence[int | str]) -> Sequence[int | str]:
@@ -85,7 +122,7 @@ def _keys_at(schema: object, sections: Sequence[str]) -> list[str]:
     dataclass_type = find_dataclass(schema)
     if dataclass_type is None:
         return []
-    type_of_key = typing.get_type_hints(dataclass_type)
+    type_of_key = types_of_keys(dataclass_type)
     if not sections:
         return list(type_of_key)
     name, *inner_sections = sections
@@ -96,6 +133,11 @@ def _keys_at(schema: object, sections: Sequence[str]) -> list[str]:
         value_type = typing.get_args(type_of_key[name])[1]
         return _keys_at(value_type, inner_sections[1:])
     return _keys_at(type_of_key[name], inner_sections)
+
+
+def types_of_keys(schema: object) -> dict[str, object]:
+    """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
+    return typing.get_type_hints(find_dataclass(schema) or object)
 
 
 def find_dataclass(hint: object) -> type[object] | None:

@@ -251,6 +251,30 @@ def test_file_with_another_suffix_is_no_recipe(name: str, tmp_path: Path, monkey
         config.read_recipe(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("run", "run/recipe.toml"),
+        ("zzzzzz", "`albert recipes list`"),
+        ("a.json", "as TOML"),
+        ("a.yaml", "as TOML"),
+        ("recipes/mini/wiki.toml", "'mini/wiki'"),
+        ("mini/wiki.toml", "'mini/wiki'"),
+    ],
+)
+def test_path_that_is_no_recipe_has_a_fitting_hint(
+    name: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "run" / "recipe.toml", "[train]\nseed = 1\n")
+    (tmp_path / "zzzzzz").mkdir()
+    for file in ("a.json", "a.yaml"):
+        write(tmp_path / file, "{}")
+    with pytest.raises(ConfigError) as raised:
+        config.read_recipe(name)
+    assert hint in str(raised.value.hint) and "rename" not in str(raised.value.hint)
+
+
 def test_recipe_without_its_suffix_is_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(write(tmp_path / "sub" / "tiny.TOML", "[train]\nseed = 1\n"))
     assert config.read_recipe(str(path)) == {"train": {"seed": 1}}
@@ -296,7 +320,7 @@ def test_short_names_of_recipes_must_be_unique() -> None:
         ("a=x=y", {"a": "x=y"}),
         ("a=", {"a": ""}),
         ('a=["x", "y"]', {"a": ["x", "y"]}),
-        ("a=1\nb = 2", {"a": 1}),
+        ("a=1\n", {"a": 1}),
     ],
 )
 def test_override_is_a_toml_value_or_a_string(text: str, value: object) -> None:
@@ -320,6 +344,13 @@ def test_flatten_override_has_full_keys(text: str, values: dict[str, object]) ->
 def test_malformed_override_is_rejected(text: str) -> None:
     with pytest.raises(ConfigError, match=r"expected section\.key=value"):
         config.parse_override(text)
+
+
+@pytest.mark.parametrize("text", ["a=1\nb = 2", "table.label=1\ntable.text=2", "a=1\n[b]"])
+def test_override_with_two_keys_is_rejected(text: str) -> None:
+    with pytest.raises(ConfigError, match="further lines") as raised:
+        config.parse_override(text, FinetuneRecipe)
+    assert "once per key" in str(raised.value.hint)
 
 
 def test_override_that_is_no_utf8_is_rejected() -> None:
@@ -365,10 +396,46 @@ def test_value_of_a_wrong_form_has_a_hint_that_works() -> None:
         config.load_recipe(PretrainRecipe, "albert-base", [arguments[arguments.index("-s") + 1]])
 
 
+@pytest.mark.parametrize(
+    ("override", "hint"),
+    [
+        ("train.track=[wandb]", '["wandb"]'),
+        ("train.track=wandb,mlflow", '["wandb", "mlflow"]'),
+        ("model.group_sizes=2,10", "[2, 10]"),
+        ("optimizer.lr=.001", "write 0.001"),
+        ("train.seed=07", "write 7"),
+        *((f"train.checkpoint_activations={value}", "write true or false") for value in ("True", "yes", "1")),
+    ],
+)
+def test_wrong_form_of_a_value_hint_has_the_right_one(override: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        config.load_recipe(PretrainRecipe, "albert-base", [override])
+    assert hint in str(raised.value.hint)
+
+
+def test_labels_that_are_no_list_have_a_hint() -> None:
+    with pytest.raises(ConfigError) as raised:
+        config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table.labels=a, 2"])
+    assert 'table.labels = ["a", "2"]' in str(raised.value.hint)
+
+
+def test_syntax_error_hint_shows_the_form_of_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not valid TOML") as raised:
+        config.read_recipe(write(tmp_path / "a.toml", "[train]\nseed: 1\n"))
+    assert "key = " in str(raised.value.hint)
+
+
 def test_override_of_a_text_may_look_like_a_number() -> None:
     names = ["table.label=1", "table.text=true", "table.labels=[0, 1.5, false]", "table.holdout=0.2"]
     table = config.load_recipe(FinetuneRecipe, {"task": "table"}, names).table
     assert (table.label, table.text, table.labels, table.holdout) == ("1", "true", ("0", "1.5", "false"), 0.2)
+    for text in ("1e3", "2025", "1_000", "0x10", "+5", "nan", "2025-01-02", "2025-01-02 10:00:00", "10:00:00"):
+        loaded = config.load_recipe(FinetuneRecipe, {"task": "table"}, [f"table.text={text}"])
+        assert loaded.table.text == text
+    loaded = config.load_recipe(PretrainRecipe, "albert-base", ["warm_start.continues=2025"])
+    assert loaded.warm_start.continues == "2025"
+    table = config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table.labels=[1e3, 2025-01-02]"]).table
+    assert table.labels == ("1e3", "2025-01-02")
     table = config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table={label=7}"]).table
     assert table.label == "7"
     with pytest.raises(ConfigError, match=r"table\.label is 1: "):

@@ -7,12 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from albert_cli import console
 from albert_cli.cli.app import report_error
-from albert_cli.errors import InputError
+from albert_cli.errors import CheckpointError, InputError
 
 
 class Terminal(io.StringIO):
@@ -63,6 +65,19 @@ def test_closed_stderr_does_not_stop_the_command(monkeypatch: pytest.MonkeyPatch
     with console.show_progress("train", 10) as bar:
         bar.update(5, "x")
     assert report_error(InputError("it is not there", "look elsewhere")) == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_full_disk_behind_stdout_names_standard_output(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    console.configure(json=as_json)
+    full = Path("/dev/full").open("w")  # noqa: SIM115  (closing it fails, too)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", full)
+        with pytest.raises(CheckpointError, match=r"^standard output: "):
+            console.print_result({"a": 1}, "a 1")
+    with suppress(OSError):
+        full.close()
 
 
 def test_only_rank_0_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,8 @@ def report(
     """
     if out is None and markdown is None:
         raise ConfigError("report has no file to write", "use --out report.html, --markdown report.md, or both")
+    if out is not None and out.suffix.lower() == ".md":
+        raise ConfigError(f"--out {out}: the page is HTML", f"use --markdown {out}")
     if out == markdown:
         raise ConfigError(f"--out and --markdown are both {out}", "name two files")
     check_output_file(out)

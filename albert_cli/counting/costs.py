@@ -245,7 +245,8 @@ GPU_SETUP: Final = ComputeSetup()
 class StateBytes:
     """Bytes of training that do not depend on the batch.
 
-    `weights`, `gradients` and LAMB's `moments` are in fp32. `copy` is a copy of the weights in bf16 for matmuls.
+    `weights`, `gradients` and the optimizer's `moments` are in fp32. `copy` is a copy of the weights in bf16 for
+    matmuls, 0 if these are in fp32.
     `update` is LAMB's workspace, which is freed before the next batch.
     """
 
@@ -262,7 +263,7 @@ class StateBytes:
 
 
 def state_bytes(config: ModelConfig, setup: ComputeSetup = GPU_SETUP) -> StateBytes:
-    """Return the bytes of training state; LAMB has two moments, and the copy exists only with bf16."""
+    """Return the bytes of training state; LAMB and AdamW have two moments, and the copy exists only with bf16."""
     parameters = count_parameters(config).total
     return StateBytes(
         weights=4 * parameters,

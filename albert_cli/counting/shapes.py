@@ -7,14 +7,15 @@ are the paper's (§3.1).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from albert_cli import config as recipes  # in this module, `config` is a model's shape
 from albert_cli import hub_access, store
-from albert_cli.errors import ConfigError
+from albert_cli.counting.costs import Precision
+from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.formatting import suggest
 from albert_cli.model.config import PRESETS, ModelConfig
 
@@ -41,13 +42,15 @@ class Shape:
     """A model's shape and its source.
 
     `vocab_size_assumed`: the name is that of a recipe without a vocabulary size. `config` then has the default size,
-    although training would take the size from its data.
+    although training would take the size from its data. `precision` is that of the recipe's matmuls; "auto", which is
+    bf16 on a GPU, and shapes that are no recipe's have bf16.
     """
 
     name: str
     config: ModelConfig
     source: Literal["preset", "recipe", "checkpoint", "hub"]
     vocab_size_assumed: bool = False
+    precision: Precision = "bf16"
 
 
 def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
@@ -75,9 +78,11 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
     shipped = recipes.shipped_recipes()
     short_names = {full_name.rsplit("/", 1)[-1] for full_name in shipped}  # pretrain/albert-base without its folder
     if recipes.is_recipe_file(base_name) or base_name in shipped or base_name in short_names:
-        section = {**_read_model_section(base_name), **changes}
+        recipe = recipes.read_recipe(base_name)
+        section = {**_model_section(base_name, recipe), **changes}
         config = ModelConfig.from_values(section, name)
-        return Shape(name, config, "recipe", vocab_size_assumed="vocab_size" not in section)
+        precision = _precision(recipe)
+        return Shape(name, config, "recipe", vocab_size_assumed="vocab_size" not in section, precision=precision)
     # An unknown name in a recipe folder, such as pretrain/albert-bas, is a misspelled recipe and no Hub id.
     recipe_folders = {full_name.split("/", 1)[0] for full_name in shipped if "/" in full_name}
     is_hub_id = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base_name) is not None
@@ -92,14 +97,25 @@ def find_shape(name: str, overrides: Sequence[str] = ()) -> Shape:
 
 def _read_directory(directory: Path) -> ModelConfig:
     """Read the shape from a checkpoint directory, or from the newest step of a run."""
-    if not (directory / "config.json").exists() and (steps := store.saved_steps(directory)):
-        directory = steps[-1]
+    if not (directory / "config.json").exists():
+        steps = store.saved_steps(directory)
+        if not steps and directory.is_dir():
+            from albert_cli.model.weight_files import describe_layout  # imports torch
+
+            content, hint = describe_layout(directory)
+            raise CheckpointError(f"{directory}: contains {content}", hint)
+        directory = steps[-1] if steps else directory
     return ModelConfig.read(directory / "config.json")
 
 
-def _read_model_section(name: str) -> dict[str, object]:
+def _precision(recipe: Mapping[str, object]) -> Precision:
+    """Return the precision of a recipe's matmuls on a GPU."""
+    train = recipe.get("train")
+    return "fp32" if isinstance(train, dict) and train.get("precision") == "fp32" else "bf16"
+
+
+def _model_section(name: str, recipe: Mapping[str, object]) -> dict[str, object]:
     """Return the [model] section of a recipe; raise `ConfigError` if it has none, or fine-tunes on a task."""
-    recipe = recipes.read_recipe(name)
     hint = "name a pretraining recipe, a preset or a checkpoint directory"
     if "task" in recipe:
         raise ConfigError(f"{name}: a fine-tuning recipe has no shape; the checkpoint that it fine-tunes has one", hint)

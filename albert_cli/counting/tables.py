@@ -7,7 +7,7 @@ column for each model. More models are summarized, with a row for each model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, NamedTuple
 
 from albert_cli.console import format_markdown_table, format_table, text_width, wrap_notes
@@ -116,7 +116,7 @@ class ModelCosts:
             "sequence_length": self.sequence_length,
             "flops_per_token": asdict(self.flops_per_token),
             "device": GPU_SETUP.device,
-            "precision": GPU_SETUP.precision,
+            "precision": self.shape.precision,
             "state_bytes": {**asdict(self.state), "total": self.state.total},
             "word_embeddings": {
                 "unfactorized": self.unfactorized_embeddings,
@@ -164,6 +164,7 @@ def describe_models(
 def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
     """Count everything about a model; `memory` is a device's memory in bytes, for the largest batches."""
     config = shape.config
+    setup = replace(GPU_SETUP, precision=shape.precision)
     max_length = config.max_position_embeddings
     lengths = [n for n in (*costs.LENGTHS, *costs.LONG_LENGTHS) if n < max_length]
     lengths.append(max_length)
@@ -171,13 +172,13 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
     largest_batches: dict[int, MemoryChoice] = {}
     for length in lengths:
         activation_bytes[length] = MemoryChoice(
-            saved=activations.activation_bytes(config, length),
-            checkpointed=activations.activation_bytes(config, length, checkpointed=True),
+            saved=activations.activation_bytes(config, length, setup),
+            checkpointed=activations.activation_bytes(config, length, setup, checkpointed=True),
         )
         if memory is not None:
             largest_batches[length] = MemoryChoice(
-                saved=activations.largest_batch(config, length, memory),
-                checkpointed=activations.largest_batch(config, length, memory, checkpointed=True),
+                saved=activations.largest_batch(config, length, memory, setup),
+                checkpointed=activations.largest_batch(config, length, memory, setup, checkpointed=True),
             )
     unshared = costs.without_sharing(config)
     return ModelCosts(
@@ -192,7 +193,7 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
             training=round(costs.training_flops(config, max_length)),
             training_with_last_layer_pruned=round(costs.training_flops(config, max_length, pruned=True)),
         ),
-        state=costs.state_bytes(config),
+        state=costs.state_bytes(config, setup),
         inference_bytes={
             n: {batch: activations.inference_bytes(config, n * batch) for batch in INFERENCE_BATCHES} for n in lengths
         },
@@ -272,7 +273,7 @@ def _detail_cells(model: ModelCosts) -> dict[str, str]:
         "  last layer pruned": costs.format_three_digits(flops.training_with_last_layer_pruned / 1e9),
         "weights, fp32": format_bytes(state.weights),
         "gradients, fp32": format_bytes(state.gradients),
-        "LAMB's moments, fp32": format_bytes(state.moments),
+        "moments, fp32": format_bytes(state.moments),
         "copy of the weights, bf16": format_bytes(state.copy),
         "all of these": format_bytes(state.total),
         "gradient sent per device and step": "shared / unshared",
@@ -345,7 +346,8 @@ def _notes(models: Sequence[ModelCosts], memory: int | None, *, details: bool) -
         "The paper counts no heads, and the pooler only where layers share weights.",
         "Training is three forward passes per token, with the MLM head at 15 % of the positions. Computing the "
         f"last layer only where a head reads it saves {100 * pruned_fraction:.1f} % ({first.shape.name}).",
-        "Activations: an estimate of what the backward pass needs of a sequence, in bf16 on a GPU: all saved, or "
+        "Activations: an estimate of what the backward pass needs of a sequence, in "
+        f"{' or '.join(sorted({model.shape.precision for model in models}))} on a GPU: all saved, or "
         "recomputed from the blocks' inputs (train.checkpoint_activations). Sharing does not shrink them.",
     ]
     if details:
@@ -353,6 +355,6 @@ def _notes(models: Sequence[ModelCosts], memory: int | None, *, details: bool) -
     if memory is not None:
         notes.append(
             f"Largest batch: what fits into {100 * activations.USABLE_FRACTION:.0f} % of {format_bytes(memory)} next "
-            "to weights, gradients and moments; 0 if these and LAMB's step do not fit."
+            "to weights, gradients and moments; 0 if these and the optimizer's step do not fit."
         )
     return notes

@@ -244,7 +244,7 @@ class _Planner:
         other_recipe = self.plan_pretraining(other, 0).recipe
         assert other_recipe is not None
         _, values = self._variant_settings(name)
-        values = config.apply_overrides(values, self.request.changes)
+        values = config.apply_overrides(values, self.request.changes, PretrainRecipe)
         recipe = self._with_vocabulary_size(self._validate(name, values))
         steps = other_recipe.schedule.total_steps
         flops = pretraining_cost(recipe).flops / recipe.schedule.total_steps  # of a step
@@ -264,7 +264,7 @@ class _Planner:
         """Plan the measurement of a variant's seconds per step with `albert bench pretrain`."""
         variant = self.experiment.variants[name]
         base, values = self._variant_settings(name)
-        values = config.apply_overrides(values, self.request.changes)
+        values = config.apply_overrides(values, self.request.changes, PretrainRecipe)
         data = plan_data(self.request, self.scale, variant.text)
         recipe = config.to_toml_values(self._validate(name, values))
         facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
@@ -345,7 +345,7 @@ class _Planner:
         if decay_steps := schedule.get("decay_steps"):
             scaled["decay_steps"] = self._scale_steps(decay_steps)
         values = config.merge_values(values, {"train": {"seed": seed}, "schedule": scaled})
-        values = config.apply_overrides(values, self.request.changes)
+        values = config.apply_overrides(values, self.request.changes, PretrainRecipe)
         if other := self.experiment.variants[name].match_time_of:
             matched_steps = self.match_wall_clock(name, other).steps
             values = config.merge_values(values, {"schedule": {"total_steps": matched_steps}})

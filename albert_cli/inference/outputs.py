@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.os_errors import translate_stdout_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,8 +86,9 @@ def open_prediction_writer(out: Path | None, origin: str) -> Iterator[WriteRows]
 
 def write_to_stdout(lines: Iterable[str]) -> None:
     """Write lines to stdout with control characters escaped, without a delay for the reader of a pipe."""
-    sys.stdout.writelines(map(console.escape_control_chars, lines))
-    sys.stdout.flush()
+    with translate_stdout_errors():
+        sys.stdout.writelines(map(console.escape_control_chars, lines))
+        sys.stdout.flush()
 
 
 def _json_lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -77,7 +77,7 @@ class InputTotals:
         self.longest = max(self.longest, int(tokenized.features.lengths.max(initial=0)))
 
     def summarize(self, out: Path | None, opened: InferenceCheckpoint, limit: int, truncation: str) -> InferenceSummary:
-        """Print how many inputs were truncated and the length of the longest input, and return the summary.
+        """Print how many inputs were truncated and the longest length after that, and return the summary.
 
         limit: the number of tokens to which inputs are truncated. truncation: the words that follow the number of
         truncated inputs, such as "inputs are longer than 512 tokens".
@@ -85,7 +85,7 @@ class InputTotals:
         seconds = time.monotonic() - self.started
         if self.truncated:
             console.info(f"{self.truncated:,} of {self.lines:,} {truncation} and were truncated")
-        console.info(f"the longest input has {self.longest:,} tokens; the limit is {limit:,}")
+        console.info(f"the longest input after truncation has {self.longest:,} tokens; the limit is {limit:,}")
         return InferenceSummary(
             out=None if out is None else str(out),
             lines=self.lines,

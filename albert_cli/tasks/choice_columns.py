@@ -20,6 +20,7 @@ from albert_cli.tasks.columns import (
     find_named_columns,
     find_usual_column,
     label_and_id_columns,
+    label_and_id_roles,
     lowercase_columns,
     missing_column,
 )
@@ -82,7 +83,8 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
         else:
             passage = None
     if passage is None and question is None:
-        raise missing_column(table, "question", CHOICE_COLUMN_NAMES["question"])
+        roles = label_and_id_roles(settings)
+        raise missing_column(table, "question", CHOICE_COLUMN_NAMES["question"], roles)
     return ChoiceColumns(options, passage, question, label)
 
 

@@ -7,7 +7,7 @@ role, so that no label is read as a text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -80,7 +80,7 @@ def require_column(
     """Return the index of a role's column; raises `InputError` if there is none."""
     index = find_column(table, role, settings, names)
     if index is None:
-        raise missing_column(table, role, names[role])
+        raise missing_column(table, role, names[role], label_and_id_roles(settings))
     return index
 
 
@@ -132,11 +132,36 @@ def _find_first_text(table: TextTable, settings: TableSettings) -> int:
     if settings.text:
         return require_column(table, "text", settings)
     partners = [first for first, second in _PAIRS if second == settings.text_pair.strip().lower()]
-    excluded = {*label_and_id_columns(settings), settings.text_pair}
-    column = find_usual_column(table, [*partners, *COLUMN_NAMES["text"]], excluded)
+    roles = {**label_and_id_roles(settings), settings.text_pair: "second text"}
+    column = find_usual_column(table, [*partners, *COLUMN_NAMES["text"]], roles)
     if column is None:
-        raise missing_column(table, "text", COLUMN_NAMES["text"])
+        raise missing_column(table, "text", COLUMN_NAMES["text"], roles)
     return column
+
+
+def reject_shared_columns(
+    table: TextTable, settings: TableSettings, texts: Iterable[tuple[str, int | None]], label: int | None
+) -> None:
+    """Raise `InputError` if a text's column is also the label's, or if two roles of texts have the same column.
+
+    texts: roles (text, text_pair, question or choices) with the indices of their columns. label: the index of the
+    label's column. The columns that the settings name for these roles, as id or as label columns count, too.
+    """
+    named = [(role, getattr(settings, role)) for role in ("text", "text_pair", "question", "label", "id")]
+    named += [("choices", name) for name in settings.choices]
+    named += [("label_columns", name) for name in settings.label_columns]
+    columns = [*texts, *((role, table.columns.index(name)) for role, name in named if name in table.columns)]
+    text_roles: dict[int | None, str] = {}
+    for role, column in columns:
+        if column is not None and role not in ("label", "id", "label_columns"):
+            text_roles.setdefault(column, role)
+    for role, column in (*columns, ("label", label)):
+        text_role = text_roles.get(column, role)
+        if column is not None and text_role != role:
+            message = f"the column {table.columns[column]!r} is both table.{text_role} and table.{role}"
+            raise InputError(
+                f"{table.origin}: {message}", f"use another column: -s table.{text_role}=… or -s table.{role}=…"
+            )
 
 
 def find_trained_column(table: TextTable, name: str) -> int | None:
@@ -217,8 +242,13 @@ def _holds_texts(table: TextTable, column: int) -> bool:
     return len(texts) > len(filled) / 2
 
 
-def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputError:
-    """Return the error for a table that has none of these column names of a role; the hint names the likely cause."""
+def missing_column(
+    table: TextTable, role: str, names: Sequence[str], other_roles: Mapping[str, str] | None = None
+) -> InputError:
+    """Return the error for a table that has none of these column names of a role; the hint names the likely cause.
+
+    other_roles: the roles of columns that have another role, by the column's name.
+    """
     columns = ", ".join(map(repr, table.columns[:20]))
     setting = '\'table.choices=["COLUMN", "COLUMN"]\'' if role == "choices" else f"table.{role}=COLUMN"
     hint = f"use -s {setting}"
@@ -232,6 +262,11 @@ def missing_column(table: TextTable, role: str, names: Sequence[str]) -> InputEr
     elif format_suffix(table.origin) in (".csv", ".tsv", ".txt"):
         hint += "; if the first row is no header, add one"
     expected = " or ".join(map(repr, names))
+    for name, other_role in (other_roles or {}).items():
+        if name not in table.columns or name.strip().lower() not in names:
+            continue
+        message = f"{name!r} is already the {other_role}, and no other column is for the {role}"
+        return InputError(f"{table.origin}: {message} (columns: {columns})", f"use -s {setting}")
     return InputError(f"{table.origin}: no column {expected} for the {role} (columns: {columns})", hint)
 
 
@@ -242,7 +277,12 @@ def _binary_columns(table: TextTable) -> list[str]:
 
 def label_and_id_columns(settings: TableSettings) -> set[str]:
     """Return the names of the columns that the settings name as labels or ids."""
-    return {settings.label, settings.id, *settings.label_columns}
+    return set(label_and_id_roles(settings))
+
+
+def label_and_id_roles(settings: TableSettings) -> dict[str, str]:
+    """Return the role, "label" or "id", of each column that the settings name as label or id, by the column's name."""
+    return {**dict.fromkeys(settings.label_columns, "label"), settings.id: "id", settings.label: "label"}
 
 
 def lowercase_columns(table: TextTable, excluded: Collection[str] = ()) -> list[str]:

@@ -31,6 +31,7 @@ from albert_cli.tasks.columns import (
     find_label_column,
     find_text_columns,
     reject_objects,
+    reject_shared_columns,
     warn_unused_texts,
 )
 from albert_cli.tasks.label_cells import infer_classes, match_model_labels, read_label_cells
@@ -104,6 +105,9 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
     for split in tables.files:
         table = tables.table(split)
         split_columns = find_choice_columns(table, settings)
+        roles = [("text", split_columns.passage), ("question", split_columns.question)]
+        roles += [("choices", column) for column in split_columns.options]
+        reject_shared_columns(table, settings, roles, split_columns.label)
         rows = read_choice_rows(table, split_columns)
         option_counts |= {len(row.options) for row in rows}
         # The labels of test may be hidden. They decide only if train and dev, which precede test, have none.
@@ -139,7 +143,7 @@ def _choice_task(settings: TableSettings, tables: TableFiles, first_table: TextT
 def _classification_task(
     settings: TableSettings, tables: TableFiles, first_table: TextTable, model_labels: tuple[str, ...]
 ) -> Classification:
-    texts = find_text_columns(first_table, settings)
+    texts = _find_texts(first_table, settings)
     labels = _class_labels(settings, tables, model_labels)
     if labels is None:
         message = f"{first_table.origin}: no training data to take the classes from"
@@ -153,6 +157,14 @@ def _classification_task(
         inputs=len(texts),
         source=TextTableSource(tables, tuple(first_table.columns[index] for index in texts)),
     )
+
+
+def _find_texts(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
+    """Return the indices of the columns of texts; raises `InputError` if one of them has another role, too."""
+    texts = find_text_columns(table, settings)
+    roles = zip(("text", "text_pair"), texts, strict=False)  # a single text has no text_pair
+    reject_shared_columns(table, settings, roles, find_label_column(table, settings))
+    return texts
 
 
 def _class_labels(settings: TableSettings, tables: TableFiles, model_labels: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -204,7 +216,7 @@ def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: T
 def _multi_label_task(
     settings: TableSettings, tables: TableFiles, first_table: TextTable, head: ModelHead
 ) -> MultiLabelClassification:
-    texts = find_text_columns(first_table, settings)
+    texts = _find_texts(first_table, settings)
     if _fits_multi_label_head(settings, tables, first_table, head) and not settings.labels:
         labels = head.labels
     else:

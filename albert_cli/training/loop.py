@@ -213,14 +213,12 @@ class Loop(Generic[BatchT]):
             causes += [f"{name} on rank {rank}" for name in names]
         if not causes:
             causes = find_diverged_weights(self.job.model)
+        step = self.state.step + 1  # the state counts finished steps
         numbers = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
         more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
-        message = (
-            f"step {self.state.step}: the loss or gradient is not finite ({numbers}; {causes[0]}{more}); "
-            "nothing was updated"
-        )
+        message = f"step {step}: the loss or gradient is not finite ({numbers}; {causes[0]}{more}); nothing was updated"
         if self.group.rank == 0:
-            report = DivergenceReport(message, dict(self.parents), self.state.step, causes)
+            report = DivergenceReport(message, dict(self.parents), step, causes)
             store.write_json(self.out / DIVERGED_FILE, asdict(report))
         raise DivergedError(message, self._divergence_hint())
 

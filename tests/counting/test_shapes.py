@@ -105,6 +105,12 @@ def test_shape_from_checkpoint_run_or_file_is_read(tmp_path: Path) -> None:
     assert find_shape(f"{run}:L=5").config.num_hidden_layers == 5
 
 
+def test_shape_from_unreadable_layout_raises(tmp_path: Path) -> None:
+    (tmp_path / "flax_model.msgpack").touch()
+    with pytest.raises(CheckpointError, match="contains Flax weights"):
+        find_shape(str(tmp_path))
+
+
 def test_shape_from_directory_named_like_a_change_is_read(tmp_path: Path) -> None:
     odd = tmp_path / "albert-base:E=64"
     odd.mkdir()
@@ -146,7 +152,7 @@ def test_shape_unusable_input_raises(tmp_path: Path) -> None:
             find_shape(str(name))
         return f"{raised.value.message} ({raised.value.hint})"
 
-    assert "config.json: no such file" in printed(tmp_path, CheckpointError)
+    assert "contains no checkpoint" in printed(tmp_path, CheckpointError)
     (tmp_path / "config.json").write_text("{")
     assert "not valid JSON" in printed(tmp_path, CheckpointError)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')

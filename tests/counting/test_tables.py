@@ -66,6 +66,17 @@ def test_params_few_models_are_shown_by_part() -> None:
     assert shown["weights, fp32"] == ["47.3", "MB", "439", "MB"]
 
 
+def test_params_fp32_recipe_has_no_bf16_copy(tmp_path: Path) -> None:
+    (tmp_path / "fp32.toml").write_text('extends = "mini/docs"\n[train]\nprecision = "fp32"\n')
+    (fp32, bf16), text = describe_models([str(tmp_path / "fp32.toml"), "albert-base"], 16 * 10**9)
+    assert (fp32.state.copy, bf16.state.copy) == (0, 2 * bf16.counts.total)
+    assert (fp32.to_json()["precision"], bf16.to_json()["precision"]) == ("fp32", "bf16")
+    length = fp32.sequence_length
+    setup = replace(costs.GPU_SETUP, precision="fp32")
+    assert fp32.activation_bytes[length].saved == activations.activation_bytes(fp32.config, length, setup)
+    assert "LAMB" not in text
+
+
 def test_params_of_xxlarge_count_factorized_embeddings() -> None:
     (xxlarge, bert_large), text = describe_models(["albert-xxlarge", "bert-large"])
     assert xxlarge.factorized_embeddings == 4_364_288 and "4,364,288" in text

@@ -101,7 +101,7 @@ def test_eval_diverged_seed_does_not_count_or_repeat(
     diverging([1])
     first = evaluate("cola", str(encoder), str(glue), out, 3, QUICK, "cpu")
     printed = capfd.readouterr().err
-    assert "warning: CoLA seed 1 diverged and does not count: step 3: the loss" in printed
+    assert "warning: CoLA seed 1 diverged and does not count: step 4: the loss" in printed
     assert f"remove {out / 'run-1'} to repeat it" in printed
     diverging([])  # seed 1 would finish now, but is not repeated
     result = evaluate("cola", str(encoder), str(glue), out, 4, QUICK, "cpu", nproc=2)
@@ -118,7 +118,7 @@ def test_eval_diverged_seed_does_not_count_or_repeat(
     printed = " ".join(as_text(result).split())
     assert "majority diverged" in printed
     assert " 1 of 4 " in printed
-    assert "CoLA diverged: seed 1 (step 3: the loss" in printed
+    assert "CoLA diverged: seed 1 (step 4: the loss" in printed
     assert "over the 3 of 4 seeds that finished" in printed
     assert "seeds 0 to 3 (median of 3 of 4)" in printed
     build_report([out], tmp_path / "report.html")
@@ -131,7 +131,7 @@ def test_finetune_diverged_run_is_retried(
     encoder: Path, glue: Path, tuned: Callable[[str], Path], tmp_path: Path, diverging: Diverge
 ) -> None:
     diverging([1, 2])
-    with pytest.raises(DivergedError, match="all 2 seeds diverged; seed 1: step 3"):
+    with pytest.raises(DivergedError, match="all 2 seeds diverged; seed 1: step 4"):
         evaluate("cola", str(encoder), str(glue), tmp_path / "out", 2, (*QUICK, "train.seed=1"), "cpu")
     diverging([])
     with pytest.raises(ConfigError, match="was started with another checkpoint"):
@@ -158,7 +158,7 @@ def test_suite_task_with_all_seeds_diverged_raises_at_the_end(
     call = ["eval", "glue", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1]
     call += [word for override in QUICK for word in ("-s", override)]
     printed = albert(*call, "--out", tmp_path / "out", expect=5)
-    assert "error: CoLA: its only seed diverged; seed 0: step 0" in printed.err
+    assert "error: CoLA: its only seed diverged; seed 0: step 1" in printed.err
     assert printed.out == ""
     assert {p.parent.name for p in (tmp_path / "out").glob("*/results.json")} == {"sst2", "mnli"}
 

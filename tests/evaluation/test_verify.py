@@ -115,7 +115,7 @@ def test_verify_diverged_task_is_not_reached(
     file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
     result = verify_scores(file, data, tmp_path / "out")
     assert (result.tasks["sst2"].verdict, result.reached) == ("diverged", False)
-    assert "diverged: SST-2: its only seed diverged; seed 0: step 0" in format_result(result)
+    assert "diverged: SST-2: its only seed diverged; seed 0: step 1" in format_result(result)
     with pytest.raises(ScoreNotReachedError, match="sst2"):
         verify.require_reached(result)
 

@@ -82,6 +82,15 @@ def test_predict_truncates_as_in_fine_tuning(tuned: Tuned, tmp_path: Path) -> No
     assert list(rows[0]["probabilities"].values()) == pytest.approx(expected, abs=2e-5)
 
 
+def test_predict_longest_input_is_after_truncation(
+    tuned: Tuned, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text(" ".join(sentence(i) for i in range(20)) + "\n")
+    summary = predict_file(str(tuned("cola")), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    assert (summary.truncated, summary.longest) == (1, 24)
+    assert "longest input after truncation has 24 tokens" in capfd.readouterr().err
+
+
 def test_predict_reads_bom_and_keeps_the_input(tuned: Tuned, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "bade figo"}\r\n')
     (tmp_path / "in.txt").write_bytes(b"bade figo\n")

@@ -18,6 +18,7 @@ from albert_cli.report.build import ReportPage, build_report
 from albert_cli.report.collect import collect_inputs
 from albert_cli.report.render import Cell, Table, render_html, strip_unprintable
 from albert_cli.results import RunResult, ScoredResult
+from tests.helpers.command import albert
 from tests.helpers.markdown import Row, find_table, read_tables
 from tests.helpers.reports import HOSTILE, Page, write_eval, write_pretraining
 from tests.helpers.results import ensemble_result, run_result, scored_result
@@ -82,6 +83,12 @@ def test_collapsed_seeds_are_drawn_as_rings(collapsed: dict[str, str], num_rings
     build_report([tmp_path / "w"], tmp_path / "report.html")
     page = Page((tmp_path / "report.html").read_text())
     assert len(re.findall(r"<use [^>]*fill-opacity: 0;", page.svg)) == num_rings
+
+
+def test_report_markdown_file_as_page_is_rejected(tmp_path: Path) -> None:
+    printed = albert("report", tmp_path, "--out", tmp_path / "x.md", expect=2)
+    assert f"--markdown {tmp_path / 'x.md'}" in printed.err
+    assert not (tmp_path / "x.md").exists()
 
 
 def test_report_mnli_cell_has_both_dev_sets(tmp_path: Path) -> None:

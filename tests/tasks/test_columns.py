@@ -200,3 +200,33 @@ def test_open_table_text_column_of_objects_is_rejected(tmp_path: Path, further: 
     (tmp_path / "a.jsonl").write_text(line + line.replace('"x"', '"y"'))
     with pytest.raises(InputError, match=r"a\.jsonl: the column 'question' contains JSON objects"):
         open_table(TableSettings(), str(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "named", "settings"),
+    [
+        (["text", "label"], {"text": "label"}, ("text", "label")),
+        (["text", "label"], {"text_pair": "label"}, ("text_pair", "label")),
+        (["text", "label"], {"text": "text", "label": "text"}, ("text", "label")),
+        (["text", "label"], {"text": "text", "text_pair": "text"}, ("text", "text_pair")),
+        (["text", "a", "b"], {"text": "a", "label_columns": ["a", "b"]}, ("text", "label_columns")),
+        (["text", "id", "label"], {"text": "id", "id": "id"}, ("text", "id")),
+        (["question", "option_a", "option_b", "label"], {"text": "label"}, ("text", "label")),
+        (["question", "option_a", "option_b", "label"], {"text": "option_a"}, ("text", "choices")),
+        (["q", "option_a", "option_b", "label"], {"text": "q", "question": "q"}, ("text", "question")),
+    ],
+)
+def test_open_table_column_with_two_roles_is_rejected(
+    tmp_path: Path, columns: list[str], named: dict[str, Any], settings: tuple[str, str]
+) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("\n".join([",".join(columns), *(",".join([cell] * len(columns)) for cell in "01")]) + "\n")
+    with pytest.raises(InputError) as raised:
+        open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)} | named, "recipe"))
+    assert all(f"table.{role}" in raised.value.message for role in settings)
+
+
+def test_missing_column_that_is_the_label_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
+    with pytest.raises(InputError, match="'text' is already the label"):
+        open_table(validate_recipe(TableSettings, {"label": "text"}, "recipe"), str(tmp_path))

@@ -90,7 +90,7 @@ def test_loop_diverged_step_changes_no_weight(make_job: MakeJob, recipe: Path, t
         return sums
 
     job.loss_sums = loss_sums  # type: ignore[method-assign]
-    with pytest.raises(DivergedError, match=r"step 4: .*order_loss inf"):
+    with pytest.raises(DivergedError, match=r"step 5: .*order_loss inf"):
         loop.run()
     moments = state_tensors(loop.optimizer)
     assert all(torch.equal(p, weights_before[0][n]) for n, p in job.model.named_parameters())

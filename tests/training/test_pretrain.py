@@ -313,7 +313,7 @@ def test_pretrain_nan_loss_stops_before_update(
     for name in ("sample_step", "loss_sums"):  # so that `undo` restores them
         monkeypatch.setattr(PretrainingJob, name, getattr(PretrainingJob, name))
     poison_loss(17)
-    with pytest.raises(DivergedError, match="step 17: the loss or gradient is not finite") as error:
+    with pytest.raises(DivergedError, match="step 18: the loss or gradient is not finite") as error:
         pretrain(str(recipe), tiny_data, run, device="cpu")
     assert f"the last checkpoint is {run / 'step-00000015'}" in str(error.value.hint)
     assert (read_status(run)["state"], read_status(run)["exit_code"], read_status(run)["step"]) == ("diverged", 5, 15)
@@ -381,16 +381,16 @@ def test_pretrain_infinite_gradient_names_the_tensor(
 
     def loss_sums(self: PretrainingJob, data: Any) -> Any:
         sums = original(self, data)
-        if next(calls) >= 6:  # a step has two micro-batches, so this is from step 3 on
+        if next(calls) >= 6:  # a step has two micro-batches, so this is from step 4 on
             bias = self.model.order.bias
             sums["order_loss"] = sums["order_loss"] + (bias.sum() - bias.sum().detach()) * 1e38 * 1e38
         return sums
 
     monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
-    with pytest.raises(DivergedError, match=r"step 3: .*grad_norm (nan|inf); order\.bias\)"):
+    with pytest.raises(DivergedError, match=r"step 4: .*grad_norm (nan|inf); order\.bias\)"):
         pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
     report = store.read_json(tmp_path / "run" / "diverged.json")
-    assert (report["step"], report["not_finite"]) == (3, ["order.bias"])
+    assert (report["step"], report["not_finite"]) == (4, ["order.bias"])
     monkeypatch.undo()
     pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run" / "diverged.json").exists()

@@ -168,14 +168,14 @@ def test_nan_on_one_rank_stops_all_before_the_update(command: Sequence[object], 
     arguments = (*command, "--out", run)
     ranks = start_ranks(tmp_path / "log", 2, *arguments, before=partial(poison_rank_1, tmp_path))
     assert end(ranks) == [5, 5], "\n".join(r.printed_text() for r in ranks)
-    assert all("step 7: " in rank.printed_text() and "; mlm_loss on rank 1)" in rank.printed_text() for rank in ranks)
+    assert all("step 8: " in rank.printed_text() and "; mlm_loss on rank 1)" in rank.printed_text() for rank in ranks)
     for rank in "01":
         after = json.loads((tmp_path / f"after-{rank}.json").read_text())
         assert after == {"step": 7, "same": True, "moments": True}
     assert list_steps(run) == [5]
     assert store.read_json(run / "status.json")["exit_code"] == 5
     report = store.read_json(run / "diverged.json")
-    assert (report["step"], report["not_finite"]) == (7, ["mlm_loss on rank 1"])
+    assert (report["step"], report["not_finite"]) == (8, ["mlm_loss on rank 1"])
     ranks = start_ranks(tmp_path / "log", 2, *arguments)
     assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
     assert "resuming from step 5" in ranks[0].printed_text() and not (run / "diverged.json").exists()
