@@ -241,7 +241,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return [] if checkpoint.architecture in _ARCHITECTURES else None
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
-        message = f'{checkpoint.directory}: has no head that finds answers, but model.head is "checkpoint"'
+        message = f"{checkpoint.directory}: has no head that finds answers"
         hint = "pass a run of squad1 (for mini/squad2 a run of mini/squad1), or use -s model.head=new"
         return CheckpointError(message, hint)
 
