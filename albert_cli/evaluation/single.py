@@ -142,7 +142,8 @@ def _note_encoder_only(prepared: PreparedTask) -> None:
         has_same_task = True  # only its classes are known
     else:  # a pretrained checkpoint
         return
-    if has_same_task and task.output_names and match_labels(task.output_names, classes) is None:
+    has_classes = bool(classes) and bool(task.output_names)
+    if has_same_task and has_classes and match_labels(task.output_names, classes) is None:
         target += f" ({', '.join(task.output_names)})"
     console.info(f"{checkpoint.directory}: {origin}; {target} is trained from its encoder")
 
