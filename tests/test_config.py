@@ -481,11 +481,6 @@ def test_any_text_is_read_back_unchanged(labels: list[str], text: str, task: str
     assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "saved") == recipe
 
 
-def test_infinite_threshold_is_read_back_unchanged() -> None:
-    recipe = config.load_recipe(FinetuneRecipe, {"task": "squad2"}, ["span.threshold=inf"])
-    assert config.validate_recipe(FinetuneRecipe, tomllib.loads(config.dump_toml(recipe)), "saved") == recipe
-
-
 def test_differences_list_the_key_and_both_values() -> None:
     old = {"train": {"seed": 1, "keep": 2}, "masked_bias": "zero"}
     new = {"train": {"seed": 3, "keep": 2}, "masked_bias": "zero", "more": {"x": 1}}

@@ -24,9 +24,21 @@ InputFile = Annotated[
 PrecisionName = Annotated[
     Literal["auto", "fp32", "bf16"], typer.Option(help="Precision of matmuls; auto measures which is faster here.")
 ]
+
+
+def _check_null_threshold(threshold: float | None) -> float | None:
+    """Return the threshold; raise `BadParameter` for NaN and for values beyond the bounds of `span.threshold`."""
+    if threshold is not None and not -1e9 <= threshold <= 1e9:
+        raise typer.BadParameter(f"{threshold:g} is not a number from -1e9 to 1e9")
+    return threshold
+
+
 NullThreshold = Annotated[
     float | None,
-    typer.Option(help="Leave a question unanswered if its null score exceeds this value (SQuAD 2.0 models)."),
+    typer.Option(
+        callback=_check_null_threshold,
+        help="Leave a question unanswered if its null score exceeds this value (SQuAD 2.0 models).",
+    ),
 ]
 
 

@@ -217,12 +217,13 @@ def _is_single_file(source: object, data: str | None) -> bool:
 
 def _prepare_member(name: str, request: TaskRequest, directory: Path) -> PreparedTask:
     """Prepare a member for scoring; raise `CheckpointError` if it is not a model of the task."""
-    prepared = prepare_evaluation(name, replace(request, checkpoint=str(directory)))
+    prepared = prepare_evaluation(name, replace(request, checkpoint=str(directory)), can_train=False)
     if prepared.needs_training:
-        raise CheckpointError(
-            f"{directory}: is not a model of {prepared.task.title}",
-            "an ensemble needs checkpoints fine-tuned for its task",
-        )
+        message = f"{directory}: is not a model of {prepared.task.title}"
+        checkpoint = prepared.checkpoint
+        if prepared.task.accepts_checkpoint(checkpoint) and prepared.task.match_head(checkpoint) is None:
+            message = prepared.task.wrong_head(checkpoint).message  # names the classes, if only they differ
+        raise CheckpointError(message, "an ensemble needs checkpoints fine-tuned for its task, with the same classes")
     return prepared
 
 

@@ -41,12 +41,15 @@ SCORING_FILES = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL_FILES)
 _RUN_OVERRIDES = ("model.weights=pretrained", "model.head=auto", "model.labels=[]")
 
 
-def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints | None = None) -> PreparedTask:
+def prepare_evaluation(
+    name: str, request: TaskRequest, opened: OpenCheckpoints | None = None, *, can_train: bool = True
+) -> PreparedTask:
     """Prepare a task for scoring if the checkpoint has the task's head, else for training.
 
     The request's `retrain`, and the recipe keys `model.weights` and `model.head`, request training of any checkpoint.
-    Raises `ConfigError` if the classes of a head to score have no names, since it may belong to another task, or if the
-    request has `--split test` and the checkpoint would be trained.
+    can_train: False if the command only scores, so that an error does not propose training. Raises `ConfigError` if the
+    classes of a head to score have no names, since it may belong to another task, or if the request has `--split test`
+    and the checkpoint would be trained.
     """
     prepared = prepare_task(name, request, opened, may_be_scored=not request.retrain)
     task = prepared.task
@@ -65,14 +68,8 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
             # Training reads the usual columns and the classes of the data, not those of the checkpoint.
             return prepare_task(name, request, opened)
         return prepared
-    if model_settings.head == "auto" and checkpoint.has_unnamed_labels:
-        raise ConfigError(
-            f"{checkpoint.directory}: the classes have no names ({', '.join(checkpoint.labels)}) and may not be "
-            f"the classes of {task.title}",
-            f"use -s model.head=checkpoint to score them as {', '.join(task.output_names)} in this order, "
-            "-s 'model.labels=[…]' to name them in the checkpoint's order, "
-            "or -s model.head=new to train a new head",
-        )
+    if model_settings.head == "auto" and task.labels and checkpoint.has_unnamed_labels:  # a regression has no labels
+        raise _unnamed_labels(prepared, can_train=can_train)
     finetuned = checkpoint.finetuned_task
     expected_tasks = (task.name, task.classifier_of)  # MNLI's models are meant to be scored on AX
     if finetuned is not None and finetuned.task not in expected_tasks:
@@ -82,6 +79,23 @@ def prepare_evaluation(name: str, request: TaskRequest, opened: OpenCheckpoints 
         )
     source = OpenCheckpoint(checkpoint, prepared.vocabulary)
     return prepare_with_recipe(_scoring_recipe(name, prepared), request, task, source, needs_training=False)
+
+
+def _unnamed_labels(prepared: PreparedTask, *, can_train: bool) -> ConfigError:
+    """Return the error for a head whose classes have no names; can_train: True if the command can train a new head."""
+    checkpoint = prepared.checkpoint
+    task = prepared.task
+    remedies = [
+        f"use -s model.head=checkpoint to score them as {', '.join(task.output_names)} in this order",
+        "-s 'model.labels=[…]' to name them in the checkpoint's order",
+    ]
+    if can_train:
+        remedies.append("-s model.head=new to train a new head")
+    return ConfigError(
+        f"{checkpoint.directory}: the classes have no names ({', '.join(checkpoint.output_names)}) and may not be "
+        f"the classes of {task.title}",
+        f"{', '.join(remedies[:-1])}, or {remedies[-1]}",
+    )
 
 
 def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:

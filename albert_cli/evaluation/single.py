@@ -27,6 +27,7 @@ from albert_cli.results import (
     standard_error,
 )
 from albert_cli.tasks.features import PairFeatures
+from albert_cli.tasks.label_names import match_labels
 from albert_cli.training.finetune import finetune
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_setup import PreparedTask
@@ -128,16 +129,23 @@ def _note_encoder_only(prepared: PreparedTask) -> None:
     checkpoint = prepared.checkpoint
     if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model, not from `checkpoint`
         return
+    task = prepared.task
+    # The head for multiple choice scores an option, so its output has no class.
+    classes = () if checkpoint.architecture == "ForMultipleChoice" else checkpoint.output_names
+    in_brackets = f" ({', '.join(classes)})" if classes else ""
+    target = task.title
     if checkpoint.finetuned_task is not None:
-        task = checkpoint.finetuned_task.task
-    elif checkpoint.labels:
-        task = "another task"
+        origin = f"was fine-tuned for {checkpoint.finetuned_task.task}{in_brackets}"
+        has_same_task = checkpoint.finetuned_task.task == task.name
+    elif checkpoint.output_names:
+        origin = f"is a classifier of another program{in_brackets}"
+        has_same_task = True  # only its classes are known
     else:  # a pretrained checkpoint
         return
-    labels = f" ({', '.join(checkpoint.labels)})" if checkpoint.labels else ""
-    console.info(
-        f"{checkpoint.directory}: was fine-tuned for {task}{labels}; {prepared.task.title} is trained from its encoder"
-    )
+    has_classes = bool(classes) and bool(task.output_names)
+    if has_same_task and has_classes and match_labels(task.output_names, classes) is None:
+        target += f" ({', '.join(task.output_names)})"
+    console.info(f"{checkpoint.directory}: {origin}; {target} is trained from its encoder")
 
 
 def _median_baselines(baselines_of_seeds: Sequence[Baselines]) -> dict[str, Metrics]:

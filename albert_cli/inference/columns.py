@@ -57,9 +57,7 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
     try:
         roles = _find_roles(task, header, layout)
     except InputError as error:
-        raise InputError(
-            error.message, "name the columns as in training, or write one text per line into a .txt file"
-        ) from None
+        raise InputError(error.message, _suggest_names(task, layout)) from None
     id_column = find_id_column(header, TableSettings())
     if id_column is not None:
         roles["id"] = columns[id_column]
@@ -76,6 +74,24 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
         return record
 
     return to_record
+
+
+def _suggest_names(task: AnyTask, layout: TableLayout) -> str:
+    """Return the remedy for missing columns: the names in training, or the usual names if there was no table."""
+    trained = layout.columns
+    names = [name for name in (*trained.texts, trained.question, *trained.choices) if name]
+    reads_texts = isinstance(task, Classification | MultiLabelClassification | TokenClassification)
+    if names:
+        remedy = f"name the columns as in training: {', '.join(names)}"
+    elif not reads_texts:
+        remedy = "rename the column to one of these names"
+    elif task.inputs == 2:
+        remedy = "rename the columns to text and text_pair"
+    else:
+        remedy = "rename the column to text"
+    if reads_texts and task.inputs != 2:
+        remedy += ", or write one text per line into a .txt file"
+    return remedy
 
 
 def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:

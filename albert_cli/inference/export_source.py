@@ -146,7 +146,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
             "use --task NAME for a classifier of another program, or --input FILE to compare without scores",
         )
     task_request = TaskRequest(request.checkpoint, request.data, overrides=request.overrides, device="cpu")
-    prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened})
+    prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened}, can_train=False)
     if prepared.needs_training:
         raise ConfigError(
             f"{checkpoint.directory}: has no head for {prepared.task.title}",

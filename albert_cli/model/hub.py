@@ -46,6 +46,8 @@ ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # The classes of models that another program may have fine-tuned on pairs of texts.
 _TASK_ARCHITECTURES: Final = ("ForSequenceClassification", "ForMultipleChoice", "ForQuestionAnswering")
+# The classes of models whose layer `classifier` has an output per label. That of multiple choice scores an option.
+_LABEL_ARCHITECTURES: Final = ("ForSequenceClassification", "ForTokenClassification")
 _SEGMENT_TABLE: Final = "encoder.embeddings.segment.weight"
 _HUB_FILES: Final = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt")
 _MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
@@ -135,10 +137,11 @@ class Checkpoint:
 
     @property
     def has_unnamed_labels(self) -> bool:
-        """True if another program wrote the classifier, and its labels have Hugging Face's default names."""
-        labels = self.labels
-        default_names = tuple(f"LABEL_{number}" for number in range(len(labels)))
-        return bool(labels) and self.finetuned_task is None and labels == default_names
+        """True if another program wrote the classifier of texts or tokens, and its labels have the default names."""
+        if self.finetuned_task is not None or self.architecture not in (None, *_LABEL_ARCHITECTURES):
+            return False
+        labels = self.output_names
+        return bool(labels) and labels == tuple(f"LABEL_{number}" for number in range(len(labels)))
 
     @property
     def finetuned_task(self) -> FinetunedTask | None:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from albert_cli import store
+from albert_cli import console, store
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, ConfigError, DivergedError, InputError
 from albert_cli.model import hub, loading
@@ -29,7 +29,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import PackedTokens, pack
 from albert_cli.tasks.features import Features, Int64
 from albert_cli.tasks.input_lines import InputLine
-from albert_cli.tasks.label_names import find_label
+from albert_cli.tasks.label_names import find_label, match_labels
 from albert_cli.tasks.metrics import Array as Array
 from albert_cli.tasks.squad.settings import SpanSettings
 from albert_cli.text.vocabulary import Vocabulary
@@ -321,9 +321,16 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return self.accepts_any_task and finetuned.inputs == self.inputs
 
     def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
-        """Load the checkpoint's model, with the head's outputs in the order of `output_names`."""
+        """Load the checkpoint's model, with the head's outputs in the order of `output_names`.
+
+        Print the class names that replace the head's default names LABEL_0 and so on.
+        """
+        head = self.reorder_labels(checkpoint)
+        if checkpoint.has_unnamed_labels and self.labels and match_labels(self.labels, checkpoint.output_names) is None:
+            names = ", ".join(self.labels)
+            console.info(f"{checkpoint.directory}: labels have no names; reading them as {self.title}'s: {names}")
         model = self.new_model(checkpoint.config)
-        loading.load_weights(model, self.reorder_labels(checkpoint), loading.LoadPolicy.HEADS)
+        loading.load_weights(model, head, loading.LoadPolicy.HEADS)
         return model
 
     @classmethod

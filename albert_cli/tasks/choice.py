@@ -197,7 +197,7 @@ class Choice(LogitsTask[ChoiceExample]):
         return [] if checkpoint.architecture == _ARCHITECTURE and has_one_logit else None
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
-        message = f'{checkpoint.directory}: has no multiple-choice head, but model.head is "checkpoint"'
+        message = f"{checkpoint.directory}: has no multiple-choice head"
         hint = "pass a model that was fine-tuned on questions with options, or use -s model.head=new"
         return CheckpointError(message, hint)
 

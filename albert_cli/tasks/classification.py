@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from albert_cli import console
 from albert_cli.data.arrays import truncated_lengths
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, InputError
@@ -29,7 +28,7 @@ from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Example, Task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, text_fields
-from albert_cli.tasks.label_names import match_labels
+from albert_cli.tasks.label_names import match_outputs
 from albert_cli.tasks.metrics import scores
 from albert_cli.text.vocabulary import Vocabulary
 
@@ -231,15 +230,12 @@ class Classification(LogitsTask[TextExample]):
         """
         if self.is_regression:
             return [0] if len(checkpoint.labels) == 1 else None
-        rows = match_labels(self.labels, checkpoint.labels)
-        if rows is None and checkpoint.has_unnamed_labels and len(checkpoint.labels) == len(self.labels):
-            return list(range(len(self.labels)))
-        return rows
+        return match_outputs(self.labels, checkpoint.labels, are_unnamed=checkpoint.has_unnamed_labels)
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         wanted = ", ".join(self.output_names)
         if not checkpoint.labels:
-            message = f'{checkpoint.directory}: has no classifier, but model.head is "checkpoint"'
+            message = f"{checkpoint.directory}: has no classifier with one class per input"
             return CheckpointError(message, "fine-tune it first, or use -s model.head=new")
         message = (
             f"{checkpoint.directory}: its classes ({', '.join(checkpoint.labels)}) are not {self.title}'s ({wanted})"
@@ -248,14 +244,6 @@ class Classification(LogitsTask[TextExample]):
         if len(checkpoint.labels) == len(self.output_names):
             hint = f"use -s 'model.labels=[…]' to call its outputs {wanted} in their order, or -s model.head=new"
         return CheckpointError(message, hint)
-
-    def load(self, checkpoint: hub.Checkpoint) -> nn.Module:
-        """Load the checkpoint's model; print the class names that replace its default names LABEL_0 and so on."""
-        has_other_names = not self.is_regression and match_labels(self.labels, checkpoint.labels) is None
-        if checkpoint.has_unnamed_labels and has_other_names:
-            names = ", ".join(self.labels)
-            console.info(f"{checkpoint.directory}: labels have no names; reading them as {self.title}'s: {names}")
-        return super().load(checkpoint)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:

@@ -44,3 +44,15 @@ def match_labels(labels: Sequence[str], head_labels: Sequence[str]) -> list[int]
     if sorted(names) != sorted(head_names) or len(set(names)) < len(names):
         return None
     return [head_names.index(name) for name in names]
+
+
+def match_outputs(labels: Sequence[str], head_labels: Sequence[str], *, are_unnamed: bool) -> list[int] | None:
+    """Return the index of each label in `head_labels`; None if the head is not for these labels.
+
+    are_unnamed: True if `head_labels` are default names such as LABEL_0. If the labels have other names, such a head
+    only needs the same number of labels, and its outputs have the order of `labels`.
+    """
+    rows = match_labels(labels, head_labels)
+    if rows is None and are_unnamed and len(labels) == len(head_labels):
+        return list(range(len(labels)))
+    return rows

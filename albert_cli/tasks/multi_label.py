@@ -27,7 +27,7 @@ from albert_cli.tasks.base import Array, Task
 from albert_cli.tasks.classification import encode_pairs, name_and_inputs, parse_text_line, predict_logits
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.input_lines import InputLine, text_fields
-from albert_cli.tasks.label_names import match_labels
+from albert_cli.tasks.label_names import match_outputs
 from albert_cli.text.vocabulary import Vocabulary
 
 METRICS = ("micro_f1", "macro_f1", "mean_average_precision")  # the results of `score_multi_label`
@@ -162,12 +162,18 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         hub.write_checkpoint(model, directory, "ForSequenceClassification", self.labels, finetuned, multi_label=True)
 
     def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        return match_labels(self.labels, checkpoint.output_names) if checkpoint.is_multi_label else None
+        if not checkpoint.is_multi_label:
+            return None
+        return match_outputs(self.labels, checkpoint.output_names, are_unnamed=checkpoint.has_unnamed_labels)
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         classes = ", ".join(checkpoint.output_names) or "none"
         message = f"{checkpoint.directory}: its classes ({classes}) are not {self.title}'s ({', '.join(self.labels)})"
-        return CheckpointError(message, "use a multi-label model of these classes, or -s model.head=new")
+        hint = "use a multi-label model of these classes, or -s model.head=new"
+        if checkpoint.is_multi_label and len(checkpoint.output_names) == len(self.labels):
+            names = ", ".join(self.labels)
+            hint = f"use -s 'model.labels=[…]' to call its outputs {names} in their order, or -s model.head=new"
+        return CheckpointError(message, hint)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:

@@ -34,7 +34,7 @@ from albert_cli.tasks.classification import softmax
 from albert_cli.tasks.entities import OUTSIDE, Entity, inside_tag, is_tag, score_entities, tag_labels, tags_to_entities
 from albert_cli.tasks.features import Int32, Int64, tokenize_with_offsets
 from albert_cli.tasks.input_lines import InputLine
-from albert_cli.tasks.label_names import match_labels
+from albert_cli.tasks.label_names import match_outputs
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.token_data import (
     TokenExample,
@@ -264,12 +264,17 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         hub.write_checkpoint(model, directory, ARCHITECTURE, self.labels, finetuned)
 
     def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
-        return match_labels(self.labels, tag_names(checkpoint))
+        is_unnamed = checkpoint.architecture == ARCHITECTURE and checkpoint.has_unnamed_labels
+        tags = checkpoint.output_names if is_unnamed else tag_names(checkpoint)
+        return match_outputs(self.labels, tags, are_unnamed=is_unnamed)
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         tags = ", ".join(checkpoint.output_names) or "none"
         message = f"{checkpoint.directory}: its tags ({tags}) are not {self.title}'s ({', '.join(self.labels)})"
-        return CheckpointError(message, "use a model of these tags, or -s model.head=new")
+        hint = "use a model of these tags, or -s model.head=new"
+        if checkpoint.architecture == ARCHITECTURE and len(checkpoint.output_names) == len(self.labels):
+            hint = "use -s 'model.labels=[…]' to name its outputs in their order, or -s model.head=new"
+        return CheckpointError(message, hint)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: hub.Checkpoint) -> Self | None:
@@ -281,7 +286,13 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
             message = (
                 f"{checkpoint.directory}: its tags are not O, B-TYPE and I-TYPE ({', '.join(checkpoint.output_names)})"
             )
-            raise CheckpointError(message, "use a model with BIO tags")
+            hint = "use a model with BIO tags"
+            if checkpoint.has_unnamed_labels:
+                hint = (
+                    "write the tags under id2label in config.json, in the order of the outputs; "
+                    "`albert eval` and `albert finetune` take them as -s 'model.labels=[…]'"
+                )
+            raise CheckpointError(message, hint)
         return cls(name="", title="predict", metrics=(), labels=tags, inputs=1)
 
 

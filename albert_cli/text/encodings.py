@@ -32,9 +32,13 @@ _CONTROLS = re.compile("[\x80-\x9f]")
 def suggest_conversion(sample: bytes) -> str:
     """Return the command that converts a text to UTF-8, with the encodings that the bytes fit if they show any.
 
+    A sample with NUL bytes is probably not a text, and the result says so.
+
     sample: the first line that is not UTF-8, and the lines after it. The first 64 KiB are used.
     """
     sample = sample[:SAMPLE_BYTES]
+    if b"\0" in sample:  # only UTF-16 and UTF-32 have NUL bytes in texts, and most such texts are recognized before
+        return f"it contains NUL bytes, so it is not a text file (or it is UTF-16: {_command('UTF-16LE')})"
     encodings: list[str] = []
     if _is_euc_jp(sample):  # many pairs of its bytes are valid UTF-8, so this test is first
         encodings = ["EUC-JP"]

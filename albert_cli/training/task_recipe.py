@@ -222,8 +222,8 @@ class FinetuneRecipe:
         """Shorten `max_seq_length` to a model's number of positions, and SQuAD's questions to half of the positions."""
         if self.data.max_seq_length <= positions:
             return self
-        span = replace(self.span, max_query_length=min(self.span.max_query_length, positions // 2))
-        return replace(self, data=replace(self.data, max_seq_length=positions), span=span)
+        data = replace(self.data, max_seq_length=positions)
+        return replace(self, data=data, span=self.span.clamp_to_positions(positions))
 
 
 def load_recipe(task: str, overrides: Sequence[str], recipes: str = PAPER_RECIPES) -> FinetuneRecipe:

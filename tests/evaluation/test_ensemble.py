@@ -165,6 +165,9 @@ def test_predict_dev_uses_the_label_order_of_the_first_member(encoder: Path, tmp
     finetune(prepare("table", str(encoder), other_labels, QUICK, "cpu"), tmp_path / "c", 0)
     with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) differ from .*a \(no, yes\)"):
         evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
+    request = TaskRequest("", data, 1, (), "cpu")
+    with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) are not .* \(no, yes\)"):
+        evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
 
 
 def test_ensemble_predicts_the_test_file_of_a_table(encoder: Path, tmp_path: Path) -> None:

@@ -49,6 +49,19 @@ def test_eval_checkpoint_of_another_task_is_trained(
     assert "was fine-tuned for cola (0, 1); SST-2 is trained from its encoder" in capfd.readouterr().err
 
 
+def test_eval_note_names_classes_of_another_program(
+    tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The task's classes are also named, if they are others than the checkpoint's."""
+    several = write_foreign(tuned("cola"), tmp_path / "a", ("no", "yes"), problem_type="multi_label_classification")
+    evaluate("cola", str(several), str(glue), tmp_path / "out", 1, QUICK, "cpu")
+    note = "is a classifier of another program (no, yes); CoLA (0, 1) is trained from its encoder"
+    assert note in capfd.readouterr().err
+    same = write_foreign(tuned("cola"), tmp_path / "b", ("0", "1"))
+    evaluate("cola", str(same), str(glue), tmp_path / "same", 1, (*QUICK, "model.head=new"), "cpu")
+    assert "is a classifier of another program (0, 1); CoLA is trained" in capfd.readouterr().err
+
+
 def test_eval_random_weights_trains_a_task_checkpoint(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
     overrides = (*QUICK, "model.weights=random")
     result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 1, overrides, "cpu")

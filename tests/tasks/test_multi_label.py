@@ -224,3 +224,5 @@ def test_reorder_labels_multi_label_follows_the_names(model: Path) -> None:
     assert task.labels == LABELS and task.has_head(checkpoint)
     with pytest.raises(CheckpointError, match=r"its classes \(bad, good, x\) are not"):
         MultiLabelClassification(name="t", title="t", metrics=(), labels=("a", "b")).reorder_labels(checkpoint)
+    named = MultiLabelClassification(name="t", title="t", metrics=(), labels=("a", "b", "c"))
+    assert "model.labels" in str(named.wrong_head(checkpoint).hint)

@@ -169,6 +169,7 @@ def test_read_token_file_number_sign_in_four_columns(tmp_path: Path) -> None:
         (("O", "I-"), False),
         (("O", "-PER"), False),
         (("B-PER", "I-PER"), False),
+        (("LABEL_0", "LABEL_1"), False),
     ],
 )
 def test_from_checkpoint_accepts_only_bio_tags(tags: tuple[str, ...], is_bio: bool) -> None:
@@ -179,8 +180,9 @@ def test_from_checkpoint_accepts_only_bio_tags(tags: tuple[str, ...], is_bio: bo
     if is_bio:
         assert task_from_checkpoint(checkpoint).labels == tags
     else:
-        with pytest.raises(CheckpointError, match="its tags are not O, B-TYPE and I-TYPE"):
+        with pytest.raises(CheckpointError, match="its tags are not O, B-TYPE and I-TYPE") as raised:
             task_from_checkpoint(checkpoint)
+        assert ("model.labels" in str(raised.value.hint)) == (tags[0] == "LABEL_0")
 
 
 def test_find_token_files_two_files_of_a_split_are_rejected(tmp_path: Path) -> None:

@@ -66,3 +66,9 @@ def test_suggest_conversion_names_no_encoding_for_damaged_utf8() -> None:
     damaged = "Möbel über die Straße. ".encode() * 100 + b"\xff\xfe\xff " * 20
     assert suggest_conversion(damaged).startswith("convert it, for example")
     assert suggest_conversion(b"caf\xe9").startswith("convert it, for example")
+
+
+def test_suggest_conversion_says_that_nul_bytes_are_no_text() -> None:
+    image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)) * 20
+    assert "not a text file" in suggest_conversion(image)
+    assert "1252" not in suggest_conversion(image)

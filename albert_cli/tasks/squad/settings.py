@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from albert_cli.config import PositiveFraction, PositiveInt
 from albert_cli.data.pairs import SPECIALS
@@ -38,7 +37,7 @@ class SpanSettings:
     n_best: PositiveInt = 20
     start_top: PositiveInt = 5
     end_top: PositiveInt = 5
-    threshold: Annotated[float, Ge(-math.inf)] = 0.0  # any number but NaN
+    threshold: Annotated[float, Ge(-1e9), Le(1e9)] = 0.0  # results are JSON, which has no infinity
     holdout: PositiveFraction = 0.1
 
     def check(self, max_seq_length: int) -> None:
@@ -49,3 +48,7 @@ class SpanSettings:
                 f"span.max_query_length = {self.max_query_length} tokens",
                 "increase max_seq_length or lower max_query_length",
             )
+
+    def clamp_to_positions(self, positions: int) -> Self:
+        """Shorten `max_query_length` to half of a model's positions, so that the context has the other half."""
+        return replace(self, max_query_length=min(self.max_query_length, positions // 2))

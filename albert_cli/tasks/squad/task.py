@@ -241,7 +241,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return [] if checkpoint.architecture in _ARCHITECTURES else None
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
-        message = f'{checkpoint.directory}: has no head that finds answers, but model.head is "checkpoint"'
+        message = f"{checkpoint.directory}: has no head that finds answers"
         hint = "pass a run of squad1 (for mini/squad2 a run of mini/squad1), or use -s model.head=new"
         return CheckpointError(message, hint)
 
@@ -263,11 +263,9 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
             return None
         finetuned = checkpoint.finetuned_task
         version: Version = "1.1"
-        if finetuned is None:  # fine-tuned by another program
-            # The default is for 512 positions. With fewer positions, three quarters are reserved for the context.
-            positions = checkpoint.config.max_position_embeddings
-            max_query_length = min(SpanSettings.max_query_length, positions // 4)
-            values: dict[str, object] = {"max_query_length": max_query_length}
+        if finetuned is None:  # fine-tuned by another program; questions are truncated as in scoring
+            default = SpanSettings().clamp_to_positions(checkpoint.config.max_position_embeddings)
+            values: dict[str, object] = {"max_query_length": default.max_query_length}
         else:
             values = _recorded_span_settings(finetuned.settings)
             if finetuned.task == "squad2":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,11 @@ import torch
 import transformers
 
 from albert_cli.errors import InputError
+from albert_cli.model import hub
 from albert_cli.tasks.squad.data import Answer, Question
-from albert_cli.tasks.squad.task import SQUAD
+from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.task_recipe import load_recipe
 from tests.helpers.command import albert
 from tests.helpers.task_runs import sentence
 
@@ -107,6 +110,23 @@ def test_predict_null_threshold_follows_run_qa(foreign: Path, tmp_path: Path, th
         assert (line["prediction"] == "") == (odds > threshold)
     albert(*call, tmp_path / "plain.jsonl")
     assert all(json.loads(line)["prediction"] for line in (tmp_path / "plain.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize("threshold", ["nan", "inf", "-inf"])
+def test_null_threshold_that_is_not_finite_is_refused(foreign: Path, tmp_path: Path, threshold: str) -> None:
+    option = f"--null-threshold={threshold}"
+    for command in (["predict", foreign, "--input", tmp_path / "in.jsonl"], ["export", foreign]):
+        error = albert(*command, "--out", tmp_path / "out.jsonl", option, expect=2).err
+        assert f"{threshold} is not a number" in error
+
+
+@pytest.mark.parametrize("positions", [40, 100, 200, 512])
+def test_questions_are_truncated_as_in_scoring(foreign: Path, positions: int) -> None:
+    checkpoint = hub.read_checkpoint(foreign)
+    shape = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
+    task = SpanAnswering.from_checkpoint(dataclasses.replace(checkpoint, config=shape))
+    scoring = load_recipe("squad1", ()).clamp_to_positions(positions)
+    assert task is not None and task.settings.max_query_length == scoring.span.max_query_length
 
 
 def test_read_squad_rows_without_title_stay_together(tmp_path: Path) -> None:

@@ -121,9 +121,10 @@ def test_encode_spans_without_room_is_rejected(vocabulary: Vocabulary) -> None:
         encode_spans([Question("a", "ba", "de")], vocabulary, 9, SETTINGS)
 
 
-def test_span_settings_threshold_must_be_a_number() -> None:
-    with pytest.raises(ConfigError, match=r"recipe: threshold is nan"):
-        config.validate_recipe(SpanSettings, {"threshold": float("nan")}, "recipe")
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_span_settings_threshold_must_be_finite(value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"recipe: threshold is {value}"):
+        config.validate_recipe(SpanSettings, {"threshold": float(value)}, "recipe")
 
 
 @pytest.mark.parametrize("stride", [1, 3, 5, 50])
