@@ -432,8 +432,8 @@ def test_override_of_a_text_may_look_like_a_number() -> None:
     for text in ("1e3", "2025", "1_000", "0x10", "+5", "nan", "2025-01-02", "2025-01-02 10:00:00", "10:00:00"):
         loaded = config.load_recipe(FinetuneRecipe, {"task": "table"}, [f"table.text={text}"])
         assert loaded.table.text == text
-    loaded = config.load_recipe(PretrainRecipe, "albert-base", ["warm_start.continues=2025"])
-    assert loaded.warm_start.continues == "2025"
+    continued = config.load_recipe(PretrainRecipe, "albert-base", ["warm_start.continues=2025"])
+    assert continued.warm_start.continues == "2025"
     table = config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table.labels=[1e3, 2025-01-02]"]).table
     assert table.labels == ("1e3", "2025-01-02")
     table = config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table={label=7}"]).table
