@@ -433,7 +433,7 @@ def test_override_of_a_text_may_look_like_a_number() -> None:
         loaded = config.load_recipe(FinetuneRecipe, {"task": "table"}, [f"table.text={text}"])
         assert loaded.table.text == text
     continued = config.load_recipe(PretrainRecipe, "albert-base", ["warm_start.continues=2025"])
-    assert continued.warm_start.continues == "2025"
+    assert continued.warm_start is not None and continued.warm_start.continues == "2025"
     table = config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table.labels=[1e3, 2025-01-02]"]).table
     assert table.labels == ("1e3", "2025-01-02")
     table = config.load_recipe(FinetuneRecipe, {"task": "table"}, ["table={label=7}"]).table
