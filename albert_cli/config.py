@@ -94,7 +94,10 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
 
 
 def _not_a_recipe(name: str, path: Path, hint: str) -> ConfigError:
-    """Return the error for a recipe's name that is the path of a directory, or of a file with another ending."""
+    """Return the error for a recipe's name that is the path of a directory, or of a file with another ending.
+
+    hint: the remedy if there is no special one.
+    """
     if path.is_dir():
         if (path / "recipe.toml").is_file():
             hint = f"use the recipe of this run, {Path(name) / 'recipe.toml'}"

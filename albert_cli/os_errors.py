@@ -20,7 +20,10 @@ _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # A directory with one of these files is one that a command may take: an output of albert, a model or a vocabulary.
-_DIRECTORY_FILES = ("manifest.json", "config.json", "spiece.model", "tokenizer.json", "vocab.txt")
+_DIRECTORY_FILES = (
+    *("manifest.json", "status.json", "results.json", "config.json"),
+    *("spiece.model", "tokenizer.json", "vocab.txt"),
+)
 # safetensors and torch raise other exceptions, by class name, with the error number in their message.
 _ERRNO_PATTERNS = {
     "SafetensorError": r".*(?:os error |Os \{ code: )(\d+)",  # "Os { code:" in older releases
@@ -159,7 +162,7 @@ def free_bytes(path: Path) -> int:
 def explain_no_directory(path: Path, hint: str) -> tuple[str, str]:
     """Return the message and the remedy for a path that is not a directory.
 
-    hint: the remedy, unless the path is a file in a directory of albert or in a model directory, which is named then.
+    hint: the remedy. If the path is a file in an output of albert, a model or a vocabulary, the remedy is its folder.
     """
     if not path.exists():
         return f"{path}: no such directory", hint

@@ -73,7 +73,7 @@ def command_here(command: str, working_directory: str, recorded: str, directory:
     if Path(recorded) != current:
         words = shlex.split(command)
         for index, word in enumerate(words[1:], 1):
-            option, equals, value = word.rpartition("=") if word.startswith("--out=") else ("", "", word)
+            option, equals, value = word.partition("=") if word.startswith("--out=") else ("", "", word)
             if equals or words[index - 1] in ("--out", "-o"):
                 out = _move_path((Path(working_directory) / value).resolve(), Path(recorded), current)
                 words[index] = f"{option}{equals}{out or value}"

@@ -159,7 +159,7 @@ def quickstart(
     elif text or table or max_time or labels or size or overrides or text_options != plans.TextOptions():
         raise ConfigError(
             "a quickstart on your own data needs both --text and --table",
-            "add the missing one, or leave out all options but --out, --smoke and --device",
+            "add the missing one, or leave out all options for your own data (see `albert quickstart --help`)",
         )
     elif smoke:
         plan = plans.SMOKE

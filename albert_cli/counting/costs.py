@@ -246,8 +246,7 @@ class StateBytes:
     """Bytes of training that do not depend on the batch.
 
     `weights`, `gradients` and the optimizer's `moments` are in fp32. `copy` is a copy of the weights in bf16 for
-    matmuls, 0 if these are in fp32.
-    `update` is LAMB's workspace, which is freed before the next batch.
+    matmuls; it is 0 if the matmuls are in fp32. `update` is LAMB's workspace, which is freed before the next batch.
     """
 
     weights: int
@@ -275,7 +274,7 @@ def state_bytes(config: ModelConfig, setup: ComputeSetup = GPU_SETUP) -> StateBy
 
 
 def checkpoint_bytes(config: ModelConfig) -> int:
-    """Return the bytes of a training step's checkpoint on disk: the weights and LAMB's two moments in fp32."""
+    """Return the bytes of a training step's checkpoint on disk: the weights and the optimizer's two moments in fp32."""
     return 12 * count_parameters(config).total
 
 

@@ -185,20 +185,23 @@ class BuildPlan:
 
 
 def describe_changes(saved: BuildPlan | DataFacts, plan: BuildPlan) -> str:
-    """Return which settings or sources of a plan differ from the saved ones, in parentheses; "" if only the text does.
+    """Return a setting or source of a plan that differs from the saved ones, in parentheses; "" if there is none.
 
-    A source is compared as it is spelled: another path of the same file is another source.
+    The text, the weights and the order of the sources are not compared. A source is compared as it is spelled: another
+    path of the same file is another source.
     """
     if saved.vocabulary != plan.vocabulary:
         return " (started with another vocabulary)"
-    new_settings = asdict(plan.settings)
-    for name, value in asdict(saved.settings).items():
-        if value != new_settings[name]:
+    saved_settings = asdict(saved.settings) | asdict(saved.settings.read)
+    new_settings = asdict(plan.settings) | asdict(plan.settings.read)
+    for name, value in saved_settings.items():
+        if name != "read" and value != new_settings[name]:
             return f" (started with {name} {value}, now {new_settings[name]})"
     saved_names = [part["source"] for unit in saved.sources for part in unit["parts"]]
     names = [part["source"] for unit in plan.sources for part in unit["parts"]]
-    removed = [name for name in saved_names if name not in names]
-    added = [name for name in names if name not in saved_names]
+    unique_names, unique_saved_names = set(names), set(saved_names)
+    removed = [name for name in saved_names if name not in unique_names]
+    added = [name for name in names if name not in unique_saved_names]
     if removed:
         replacement = f"`{added[0]}`" if added else "without it"
         return f" (started with source `{removed[0]}`, now {replacement})"

@@ -89,7 +89,8 @@ def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     On a signal every process saves its run, and the same command resumes. An array job fine-tunes only its runs, and
     raises `ArrayJobDone` if runs of other jobs are unfinished afterwards.
 
-    Always raises `ConfigError` if an earlier run is of other data, another checkpoint or another recipe.
+    Raises `ConfigError` before any training, also with `nproc=1`, if an earlier run is of other data, another
+    checkpoint or another recipe.
     """
     if request.array_job is not None:
         train_array_job(tasks, request.array_job, request.nproc)
@@ -112,9 +113,10 @@ def train_array_job(tasks: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) 
 
 
 def _check_started_runs(tasks: Sequence[TaskRuns], items: Sequence[_RunItem]) -> None:
-    """Raise `ConfigError` if a run of the tasks cannot be resumed, before one of `items` is trained.
+    """Raise `ConfigError` if a run of the tasks cannot be resumed; do nothing if all `items` are finished.
 
-    Otherwise the directory would hold runs of different data, checkpoints or recipes, and nobody could finish it.
+    Call it before one of `items` is trained. Otherwise the directory would hold runs of different data, checkpoints or
+    recipes, and nobody could finish it.
     """
     if all(map(_is_finished, items)):
         return
@@ -145,8 +147,12 @@ def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
 
 
 def finish_runs(runs: TaskRuns, nproc: int) -> None:
-    """Fine-tune the unfinished runs of a task, and wait for the runs that other array jobs have locked."""
+    """Fine-tune the unfinished runs of a task, and wait for the runs that other array jobs have locked.
+
+    Raises `ConfigError` if an earlier run is of other data, another checkpoint or another recipe.
+    """
     items = _list_items([runs])
+    _check_started_runs([runs], items)
     while unfinished := [item for item in items if not _is_finished(item)]:
         try:
             _run_items(unfinished, nproc)

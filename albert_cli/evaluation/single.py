@@ -136,14 +136,14 @@ def _note_encoder_only(prepared: PreparedTask) -> None:
     target = task.title
     if checkpoint.finetuned_task is not None:
         origin = f"was fine-tuned for {checkpoint.finetuned_task.task}{in_brackets}"
-        has_same_task = checkpoint.finetuned_task.task == task.name
+        may_be_same_task = checkpoint.finetuned_task.task == task.name
     elif checkpoint.output_names:
         origin = f"is a classifier of another program{in_brackets}"
-        has_same_task = True  # only its classes are known
+        may_be_same_task = True  # only its classes are known
     else:  # a pretrained checkpoint
         return
     has_classes = bool(classes) and bool(task.output_names)
-    if has_same_task and has_classes and match_labels(task.output_names, classes) is None:
+    if may_be_same_task and has_classes and match_labels(task.output_names, classes) is None:
         target += f" ({', '.join(task.output_names)})"
     console.info(f"{checkpoint.directory}: {origin}; {target} is trained from its encoder")
 

@@ -26,7 +26,7 @@ _SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, un
 # A worker needs this environment variable. Otherwise it is a daemon, from which `run_in_child` cannot start a process.
 _WORKERS_MAY_START_PROCESSES = "DASK_DISTRIBUTED__WORKER__DAEMON=False"
 _ADDRESS_FORMS = "use tcp://HOST:PORT, HOST:PORT, or slurm:N for N Slurm jobs, with N at least 1"
-_NOT_INSTALLED = "pip install 'albert-cli[cluster]'"
+_INSTALL_HINT = "pip install 'albert-cli[cluster]'"
 _clients: list[Any] = []  # Dask's client of each open `use_cluster` block, innermost last
 
 
@@ -49,7 +49,7 @@ def use_cluster(address: str | None) -> Iterator[None]:
         import dask
         from distributed import Client
     except ImportError:
-        raise ConfigError("--cluster needs Dask, which is not installed", _NOT_INSTALLED) from None
+        raise ConfigError("--cluster needs Dask, which is not installed", _INSTALL_HINT) from None
     logging.getLogger("distributed").setLevel(logging.ERROR)
     # The work of a lost worker is repeated once.
     with dask.config.set({"distributed.scheduler.allowed-failures": 1}), _start_workers(address) as target:
@@ -86,7 +86,7 @@ def _start_workers(address: str) -> Iterator[object]:
         from dask_jobqueue import SLURMCluster
     except ImportError:
         message = f"--cluster {address} needs dask-jobqueue, which is not installed"
-        raise ConfigError(message, _NOT_INSTALLED) from None
+        raise ConfigError(message, _INSTALL_HINT) from None
     configured = dask.config.get("jobqueue.slurm")
     resources = {key: value for key, value in _SLURM_RESOURCES.items() if configured.get(key) is None}
     jobs = int(match[1] or _DEFAULT_SLURM_JOBS)

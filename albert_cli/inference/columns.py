@@ -88,7 +88,7 @@ def _suggest_names(task: AnyTask, layout: TableLayout) -> str:
     elif task.inputs == 2:
         remedy = "rename the columns to text and text_pair"
     else:
-        remedy = "rename the column to text"
+        remedy = "keep one column of texts, and name it text"
     if reads_texts and task.inputs != 2:
         remedy += ", or write one text per line into a .txt file"
     return remedy

@@ -89,7 +89,10 @@ def _acquire(directory: Path) -> BaseFileLock:
         raise LockedError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
     except (NotImplementedError, UserWarning, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _LOCKS_UNSUPPORTED:
-            raise explain_not_writable(error, directory) or error from None
+            not_writable = explain_not_writable(error, directory)
+            if not_writable is None:
+                raise
+            raise not_writable from None
         message = f"{directory}: its file system has no locks, so two runs could overwrite each other"
         raise BusyError(message, "choose an --out on another disk") from None
     return file_lock

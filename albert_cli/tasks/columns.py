@@ -145,19 +145,22 @@ def reject_shared_columns(
     """Raise `InputError` if a text's column is also the label's, or if two roles of texts have the same column.
 
     texts: roles (text, text_pair, question or choices) with the indices of their columns. label: the index of the
-    label's column. The columns that the settings name for these roles, as id or as label columns count, too.
+    label's column. The columns that the settings name for these roles, for ids or for label columns count, too.
     """
     named = [(role, getattr(settings, role)) for role in ("text", "text_pair", "question", "label", "id")]
     named += [("choices", name) for name in settings.choices]
     named += [("label_columns", name) for name in settings.label_columns]
-    columns = [*texts, *((role, table.columns.index(name)) for role, name in named if name in table.columns)]
-    text_roles: dict[int | None, str] = {}
-    for role, column in columns:
-        if column is not None and role not in ("label", "id", "label_columns"):
+    columns: list[tuple[str, int | None]] = [*texts]
+    columns += [(role, table.columns.index(name)) for role, name in named if name in table.columns]
+    columns.append(("label", label))
+    used = [(role, column) for role, column in columns if column is not None]
+    text_roles: dict[int, str] = {}
+    for role, column in used:
+        if role not in ("label", "id", "label_columns"):
             text_roles.setdefault(column, role)
-    for role, column in (*columns, ("label", label)):
+    for role, column in used:
         text_role = text_roles.get(column, role)
-        if column is not None and text_role != role:
+        if text_role != role:
             message = f"the column {table.columns[column]!r} is both table.{text_role} and table.{role}"
             raise InputError(
                 f"{table.origin}: {message}", f"use another column: -s table.{text_role}=… or -s table.{role}=…"
@@ -247,7 +250,7 @@ def missing_column(
 ) -> InputError:
     """Return the error for a table that has none of these column names of a role; the hint names the likely cause.
 
-    other_roles: the roles of columns that have another role, by the column's name.
+    other_roles: the roles that the settings give to other columns, by the column's name.
     """
     columns = ", ".join(map(repr, table.columns[:20]))
     setting = '\'table.choices=["COLUMN", "COLUMN"]\'' if role == "choices" else f"table.{role}=COLUMN"
@@ -263,10 +266,9 @@ def missing_column(
         hint += "; if the first row is no header, add one"
     expected = " or ".join(map(repr, names))
     for name, other_role in (other_roles or {}).items():
-        if name not in table.columns or name.strip().lower() not in names:
-            continue
-        message = f"{name!r} is already the {other_role}, and no other column is for the {role}"
-        return InputError(f"{table.origin}: {message} (columns: {columns})", f"use -s {setting}")
+        if name in table.columns and name.strip().lower() in names:
+            message = f"{name!r} is already the {other_role}, and no other column is for the {role}"
+            return InputError(f"{table.origin}: {message} (columns: {columns})", f"use -s {setting}")
     return InputError(f"{table.origin}: no column {expected} for the {role} (columns: {columns})", hint)
 
 

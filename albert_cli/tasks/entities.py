@@ -16,7 +16,7 @@ OUTSIDE = "O"
 _BEGIN = frozenset("BUS")
 _INSIDE = frozenset("ILE")
 _ENDS_ENTITY = frozenset("USLE")
-_TAG_HINT = "write tags as B-PER, I-PER and O: write B-PER, not PER_B, and O, not -"
+_TAG_HINT = "write tags as B-PER, not PER_B, and I-PER, and write O, not -, outside of entities"
 
 
 class Entity(NamedTuple):

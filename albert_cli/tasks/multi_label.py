@@ -168,11 +168,11 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         classes = ", ".join(checkpoint.output_names) or "none"
-        message = f"{checkpoint.directory}: its classes ({classes}) are not {self.title}'s ({', '.join(self.labels)})"
+        wanted = ", ".join(self.labels)
+        message = f"{checkpoint.directory}: its classes ({classes}) are not {self.title}'s ({wanted})"
         hint = "use a multi-label model of these classes, or -s model.head=new"
         if checkpoint.is_multi_label and len(checkpoint.output_names) == len(self.labels):
-            names = ", ".join(self.labels)
-            hint = f"use -s 'model.labels=[…]' to call its outputs {names} in their order, or -s model.head=new"
+            hint = f"use -s 'model.labels=[…]' to call its outputs {wanted} in their order, or -s model.head=new"
         return CheckpointError(message, hint)
 
     @classmethod

@@ -163,7 +163,8 @@ def _find_texts(table: TextTable, settings: TableSettings) -> tuple[int, ...]:
     """Return the indices of the columns of texts; raises `InputError` if one of them has another role, too."""
     texts = find_text_columns(table, settings)
     roles = zip(("text", "text_pair"), texts, strict=False)  # a single text has no text_pair
-    reject_shared_columns(table, settings, roles, find_label_column(table, settings))
+    label = None if settings.label_columns else find_label_column(table, settings)
+    reject_shared_columns(table, settings, roles, label)
     return texts
 
 

@@ -246,6 +246,9 @@ def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[t
     """
     has_blanks = have_blanks([row.token for rows in file.texts for row in rows])
     for index, rows in enumerate(file.texts):
+        for row in rows:
+            if row.token.isspace() and not has_blanks:
+                raise InputError(f"{path}:{row.number}: an empty token", "remove it with its tag")
         first_line = rows[0].number
         tokens = [row.token for row in rows]
         tags = [row.parse_tag(path) for row in rows] if labeled else None
@@ -302,7 +305,7 @@ def parse_token_object(values: JsonObject, default_id: str, where: str, *, label
 
 
 def _has_tokens(values: JsonObject) -> bool:
-    """Return True if an object's words are its tokens; next to a text, tokens that are no texts are none."""
+    """Return True if an object's words are its tokens; in an object with a text, only tokens that are strings count."""
     tokens = first_of(values, _TOKEN_KEYS)
     return tokens is not None and (_is_text_list(tokens) or not isinstance(values.get("text"), str))
 

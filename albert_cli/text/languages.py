@@ -24,7 +24,8 @@ _NAMES: Final = {
     "german": "de", "greek": "el", "hebrew": "he", "hindi": "hi", "hungarian": "hu", "italian": "it", "japanese": "ja",
     "korean": "ko", "norwegian": "no", "persian": "fa", "polish": "pl", "portuguese": "pt", "romanian": "ro",
     "russian": "ru", "spanish": "es", "swedish": "sv", "thai": "th", "turkish": "tr", "ukrainian": "uk",
-    "vietnamese": "vi",
+    "vietnamese": "vi", "albanian": "sq", "croatian": "hr", "estonian": "et", "icelandic": "is", "indonesian": "id",
+    "latvian": "lv", "lithuanian": "lt", "serbian": "sr", "slovak": "sk", "slovenian": "sl",
 }  # fmt: skip
 
 
@@ -49,6 +50,6 @@ def nearest_codes(language: str) -> list[str]:
         return [_COUNTRIES[first_part]]
     if first_part in _CODES:
         return [first_part]
-    if names := difflib.get_close_matches(first_part, _NAMES, n=1):
+    if names := difflib.get_close_matches(first_part, _NAMES, n=1, cutoff=0.8):  # Serbian resembles Persian by 0.71
         return [_NAMES[name] for name in names]
     return difflib.get_close_matches(first_part, sorted(_CODES), n=3)

@@ -205,7 +205,7 @@ def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[Text
         readable_paths = set(paths)
     elif name.startswith("http") and (name.endswith("/") or not paths[0].suffix):
         pattern = f"{name.partition('?')[0].rstrip('/')}/*.txt"
-        hint = f"web servers have no folders, use a glob: '{pattern}'; or, for vocab and data, name the file's --format"
+        hint = f"web servers have no folders; use a glob ('{pattern}') or, for vocab and data, name the file's --format"
         raise InputError(f"{name}: unknown kind of file", hint)
     else:
         raise _unknown_kind_error(name, paths[0], _ENDINGS_HINT)

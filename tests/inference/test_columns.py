@@ -16,7 +16,7 @@ TRAINED = TableLayout(columns=TrainedColumns(text="review"))
 @pytest.mark.parametrize(
     ("task", "layout", "remedy"),
     [
-        (find_task("cola"), TableLayout(), "rename the column to text, or write"),
+        (find_task("cola"), TableLayout(), "keep one column of texts, and name it text, or write"),
         (find_task("mrpc"), TableLayout(), "rename the columns to text and text_pair"),
         (find_task("squad1"), TableLayout(), "rename the column to one of these names"),
         (find_task("cola"), TRAINED, "name the columns as in training: review, or write"),

@@ -64,7 +64,7 @@ def test_read_choice_rows_hidden_labels_of_test(tmp_path: Path) -> None:
     assert [[example.label for example in task.read(split)] for split in task.splits] == [[1, 1], [0, 0], [None, None]]
 
 
-def test_read_choice_rows_hidden_labels_beside_option_minus_1(tmp_path: Path) -> None:
+def test_read_choice_rows_hidden_labels_with_option_minus_1(tmp_path: Path) -> None:
     rows = [
         {"question": "3 - 4", "choices": ["-1", "1"], "label": -1},
         {"question": "q", "choices": TEXTS, "label": -1},

@@ -226,6 +226,14 @@ def test_open_table_column_with_two_roles_is_rejected(
     assert all(f"table.{role}" in raised.value.message for role in settings)
 
 
+def test_open_table_text_may_have_a_usual_name_of_labels(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("target,a,b\nbade figo,0,1\nluma wi,1,0\n")
+    values = {"train": str(path), "dev": str(path), "text": "target", "label_columns": ["a", "b"]}
+    task = open_table(validate_recipe(TableSettings, values, "recipe"))
+    assert len(task.read("train")) == 2
+
+
 def test_missing_column_that_is_the_label_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     with pytest.raises(InputError, match="'text' is already the label"):

@@ -83,7 +83,7 @@ def test_read_token_file_blank_that_begins_an_entity(tmp_path: Path) -> None:
 
 def test_read_token_file_blank_among_words_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Ada\tB-PER\n\u00a0\tO\nmet\tO\n")
-    with pytest.raises(InputError, match=r"a\.txt:1: an empty token"):
+    with pytest.raises(InputError, match=r"a\.txt:2: an empty token"):
         read_token_file(tmp_path / "a.txt")
 
 

@@ -17,6 +17,11 @@ def test_nearest_codes_of_wrong_language_has_the_code(language: str, capsys: pyt
     assert "use ko" in " ".join(capsys.readouterr().err.split())
 
 
+def test_nearest_codes_of_similar_names_are_right() -> None:
+    names = ("Serbian", "Croatian", "Lithuanian", "Persian")
+    assert [nearest_codes(name) for name in names] == [["sr"], ["hr"], ["lt"], ["fa"]]
+
+
 @pytest.mark.parametrize("language", ["en", "ko", "de", "yue"])
 def test_warn_about_language_of_a_code_prints_nothing(language: str, capsys: pytest.CaptureFixture[str]) -> None:
     warn_about_language(language)

@@ -139,12 +139,14 @@ class SquadFiles:
         """Return the remedy for a folder without a split's file, by the files that it has; None without files."""
         paths = [path for folder in self._folders(data) if folder.is_dir() for path in sorted(folder.iterdir())]
         names = [path.name for path in paths if path.suffix.lower() in _SUFFIXES]
+        lowercase = [name.lower() for name in names]
         other_task, other_version = ("squad2", "2.0") if self.version == "1.1" else ("squad1", "1.1")
-        if f"{split}-v{other_version}.json" in names and not any(self.version in name for name in names):
+        if f"{split}-v{other_version}.json" in lowercase and not any(self.version in name for name in names):
             return f"use the task {other_task} for the files of version {other_version}"
-        if any(name.startswith(f"{split}-00000-of-") for name in names):
+        if any(name.startswith(f"{split}-00000-of-") for name in lowercase):
             return f"combine the parts of {split} into {split}.parquet"
-        unread = [name for name in names if name not in self._file_names("train") + self._file_names("dev")]
+        read_names = self._file_names("train") + self._file_names("dev")
+        unread = [name for name in names if name.lower() not in read_names]
         if unread:
             return f"rename one of {', '.join(unread[:_LISTED_FILES])} to {split}.json, .jsonl or .parquet"
         return f"add {split}.json" if names else None

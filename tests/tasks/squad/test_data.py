@@ -224,6 +224,8 @@ def test_read_squad_published_files(shared_data: Path) -> None:
         (["train-v2.0.json", "dev-v1.1.json"], "rename one of train-v2.0.json to train.json"),
         (["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"], "combine the parts of train"),
         (["dev.json"], "add train.json"),
+        (["Dev-v1.1.json"], "add train.json"),
+        (["Train-v2.0.json", "Dev-v2.0.json"], "use the task squad2"),
         ([], "omit --data to read hf:rajpurkar/squad"),
     ],
 )
