@@ -85,7 +85,8 @@ class InputTotals:
         seconds = time.monotonic() - self.started
         if self.truncated:
             console.info(f"{self.truncated:,} of {self.lines:,} {truncation} and were truncated")
-        console.info(f"the longest input after truncation has {self.longest:,} tokens; the limit is {limit:,}")
+        longest = "the longest input after truncation" if self.truncated else "the longest input"
+        console.info(f"{longest} has {self.longest:,} tokens; the limit is {limit:,}")
         return InferenceSummary(
             out=None if out is None else str(out),
             lines=self.lines,
