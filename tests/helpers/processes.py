@@ -104,16 +104,22 @@ def terminate_at_step(number: int) -> None:
     Loop._step = step  # type: ignore[method-assign]
 
 
+_ASSIGNED: set[int] = set()  # the ports that `free_port` has returned in this process
+
+
 def free_port() -> str:
-    """Return the number of a port that no process uses.
+    """Return the number of a port that no process uses; each call returns another one.
 
     Ten processes of pytest-xdist have different ranges of ports, below those that the system assigns to connections.
     """
     process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
     first = 20_000 + 1000 * process
     for port in random.SystemRandom().sample(range(first, first + 1000), 1000):
+        if port in _ASSIGNED:
+            continue
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
+            _ASSIGNED.add(port)
             return str(port)
     raise AssertionError("no port is free")
 
