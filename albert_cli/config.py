@@ -22,7 +22,7 @@ from annotated_types import Ge, Gt, Lt
 
 from albert_cli.errors import ConfigError
 from albert_cli.formatting import suggest
-from albert_cli.recipe_errors import translate_validation_error, types_of_keys
+from albert_cli.recipe_errors import translate_validation_error, type_at, types_of_keys
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -37,6 +37,7 @@ Fraction = Annotated[float, Ge(0), Lt(1)]  # such as a dropout rate
 PositiveFraction = Annotated[float, Gt(0), Lt(1)]
 _TEXT_TYPES = (str, str | None)
 _TOML_HINT = 'write a line as key = 1 or key = "text", and the name of a section in brackets, such as [train]'
+EXPERIMENT_DEFAULTS = "experiments/common"  # the values that experiments extend, which are no recipe by themselves
 _PACKAGE = Path(__file__).parent
 # An installed package contains the recipes; in a checkout they are next to the package.
 RECIPES_DIR = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
@@ -46,9 +47,6 @@ EXCLUSIVE_KEYS = {"epochs": "total_steps", "total_steps": "epochs", "warmup_rati
 
 
 # ---------------------------------------------------------------- finding and reading
-
-
-EXPERIMENT_DEFAULTS = "experiments/common"  # the values that experiments extend, which are no recipe by themselves
 
 
 @functools.cache
@@ -69,14 +67,11 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
     part (`albert-base`). Raises `ConfigError` if there is no such recipe, or more than one; its hint suggests a file in
     `folder` with a similar name.
     """
-    shipped = shipped_recipes()
-    # The path of a shipped recipe's file in a checkout, such as recipes/mini/wiki.toml, is close to its name.
-    hint = suggest(re.sub(r"^recipes/|\.toml$", "", name, flags=re.IGNORECASE), shipped)
-    hint = hint or "`albert recipes list` lists the shipped recipes"
     if is_recipe_file(name):
         if Path(name).is_file():
             return Path(name)
-        raise ConfigError(f"{name}: no such recipe file", hint)
+        raise ConfigError(f"{name}: no such recipe file", _suggest_shipped(name))
+    shipped = shipped_recipes()
     if name in shipped:
         return shipped[name]
     matches = [full_name for full_name in shipped if full_name.rsplit("/", 1)[-1] == name]
@@ -85,12 +80,19 @@ def find_recipe(name: str, folder: Path = Path()) -> Path:
     if matches:
         raise ConfigError(f"recipe {name!r} is ambiguous", f"write one of {', '.join(matches)}")
     path = folder / name
+    hint = _suggest_shipped(name)
     # `lexists` accepts a name that is too long for a file.
     if name and os.path.lexists(f"{path}.toml"):
         hint = f"did you mean {name + '.toml'!r}?"
     elif name and os.path.lexists(path):
         raise _not_a_recipe(name, path, hint)
     raise ConfigError(f"no recipe is called {name!r}", hint)
+
+
+def _suggest_shipped(name: str) -> str:
+    """Return the hint for a name that is no recipe's, which may be the path of a shipped recipe in a checkout."""
+    hint = suggest(re.sub(r"^recipes/|\.toml$", "", name, flags=re.IGNORECASE), shipped_recipes())
+    return hint or "`albert recipes list` lists the shipped recipes"
 
 
 def _not_a_recipe(name: str, path: Path, hint: str) -> ConfigError:
@@ -190,9 +192,7 @@ def parse_override(text: str, schema: object = None) -> dict[str, object]:
         value_text.encode()
     except UnicodeEncodeError:  # of bytes in the command line that are no UTF-8, which TOML needs
         raise ConfigError(f"-s {full_key}=…: the value is not valid UTF-8", "rename the file or directory") from None
-    expected = schema
-    for key in keys:
-        expected = types_of_keys(expected).get(key)
+    expected = type_at(schema, keys)
     values: dict[str, object]
     try:
         values = tomllib.loads(f"value = {value_text}", parse_float=str if expected == tuple[str, ...] else float)

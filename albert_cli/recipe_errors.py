@@ -32,10 +32,7 @@ def translate_validation_error(schema: type[object], error: ValidationError, sec
     first_reason, *other_reasons = dict.fromkeys(same_key)
     reasons = [first_reason.replace("Input should", "it should", 1)]
     reasons += [reason.removeprefix("Input should be ") for reason in other_reasons]
-    expected: object = schema
-    for part in path:
-        expected = types_of_keys(expected).get(str(part))
-    hint = _value_hint(key, first, expected)
+    hint = _value_hint(key, first, type_at(schema, path))
     return ConfigError(f"{key} is {first['input']!r}: {' or '.join(reasons)}", hint)
 
 
@@ -92,7 +89,7 @@ def _key_location(schema: object, location: Sequence[int | str]) -> Sequence[int
     end = 3
     for position in range(end, len(location)):
         sections = [part for part in location[1:position] if isinstance(part, str)]
-        if location[position] in _keys_at(schema, sections):
+        if location[position] in types_of_keys(type_at(schema, sections)):
             end = position + 1
     return location[1:end]
 
@@ -104,11 +101,11 @@ def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str)
     """
     # The location is ("recipe", section, …, key). Its integers are indices of lists, which are in no schema.
     *sections, key = (part for part in detail["loc"][1:] if isinstance(part, str))
-    valid_keys = _keys_at(schema, sections)
+    valid_keys = list(types_of_keys(type_at(schema, sections)))
     paths = [[*sections, name] for name in valid_keys]
     if sections:
-        paths += [[name] for name in _keys_at(schema, [])]
-    same_keys = [".".join([*path, key]) for path in paths if key in _keys_at(schema, path)]
+        paths += [[name] for name in types_of_keys(schema)]
+    same_keys = [".".join([*path, key]) for path in paths if key in types_of_keys(type_at(schema, path))]
     if same_keys:
         hint = f"did you mean {' or '.join(same_keys)}?"
     else:
@@ -117,30 +114,22 @@ def _unknown_key_error(schema: type[object], detail: ErrorDetails, section: str)
     return ConfigError(f"unknown key {full_key!r}", hint)
 
 
-def _keys_at(schema: object, sections: Sequence[str]) -> list[str]:
-    """Return the keys of the dataclass to which a path of nested sections leads; none if it leads to no dataclass."""
-    dataclass_type = find_dataclass(schema)
-    if dataclass_type is None:
-        return []
-    type_of_key = types_of_keys(dataclass_type)
-    if not sections:
-        return list(type_of_key)
-    name, *inner_sections = sections
-    if name not in type_of_key:
-        return []
-    if typing.get_origin(type_of_key[name]) is dict and inner_sections:
-        # The recipe chooses the keys of a dictionary: skip this one, and continue with the type of its values.
-        value_type = typing.get_args(type_of_key[name])[1]
-        return _keys_at(value_type, inner_sections[1:])
-    return _keys_at(type_of_key[name], inner_sections)
+def type_at(schema: object, path: Sequence[int | str]) -> object:
+    """Return the type of the value to which a path of keys leads; None if it leads to no value of the schema."""
+    for key in path:
+        if typing.get_origin(schema) is dict:  # the recipe chooses its keys
+            schema = typing.get_args(schema)[1]
+        else:
+            schema = types_of_keys(schema).get(str(key))
+    return schema
 
 
 def types_of_keys(schema: object) -> dict[str, object]:
     """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    return typing.get_type_hints(find_dataclass(schema) or object)
+    return typing.get_type_hints(_find_dataclass(schema) or object)
 
 
-def find_dataclass(hint: object) -> type[object] | None:
+def _find_dataclass(hint: object) -> type[object] | None:
     """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`, or None."""
     for candidate in (hint, *typing.get_args(hint)):
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):

@@ -188,7 +188,7 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
     step = status.get("step", 0)
     checkpoints = store.saved_steps(run)
     if is_killed and checkpoints:
-        step = int(checkpoints[-1].name.removeprefix("step-"))  # the run resumes from it, not from its last step
+        step = store.step_number(checkpoints[-1])  # the run resumes from it, not from its last step
     progress = f"step {step:,} of {status.get('total_steps', 0):,}"
     host = f" on {status['host']}" if status.get("host") else ""
     recorded = (status.get("working_directory", ""), status.get("directory", ""))

@@ -6,19 +6,19 @@ stage; `find_available_tasks` checks that their files can be read.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, Literal
 
 from albert_cli import config, store
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.errors import ConfigError, InputError, MissingDataError
+from albert_cli.errors import AlbertError, ConfigError, InputError, MissingDataError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
 from albert_cli.experiments.recipe import ExperimentScale
 from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE
-from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.data_files import match_case
 from albert_cli.tasks.glue import GLUE, require_task_folders
 from albert_cli.tasks.registry import find_task
@@ -26,6 +26,7 @@ from albert_cli.text.sources import is_stdin
 from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, FinetuneRecipe
 
 RECALL_TASK: Final = "table"  # in an experiment, the task `table` always has the table that `recall_table` writes
+_ReadError = Callable[[str], AlbertError | None]  # of the files of the task with this name
 MINIMAL_PAIRS_TASK: Final = "minimal-pairs"  # not a task of the registry: nothing is fine-tuned, the probe scores it
 
 
@@ -55,6 +56,10 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
     glue_tasks = [name for name in scale.tasks if name in GLUE]
     if request.tasks is not None and glue_tasks:
         require_task_folders(find_task_data(glue_tasks[0], str(request.tasks)))
+    reason_without_folder = "" if request.dry_run else "--tasks is missing"  # a dry run needs no files
+    read_error = None
+    if request.tasks is not None:
+        read_error = cache(partial(_find_read_error, request.tasks))  # MNLI is the intermediate task of several tasks
     skipped = {}
     for name in scale.tasks:
         reason = ""
@@ -62,7 +67,10 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
             if not _recall_text(request, scale):
                 reason = "--text is missing"
         elif name != MINIMAL_PAIRS_TASK:  # always available: without a file, pairs are generated from the training data
-            reason = _find_unreadable_files(find_task(name), request, load_task_recipe(name, scale))
+            find_task(name)  # raises an error for an unknown name, also without files
+            reason = reason_without_folder
+            if read_error is not None:
+                reason = _find_unreadable_files(name, load_task_recipe(name, scale), read_error)
         if reason:
             skipped[name] = reason
     return [name for name in scale.tasks if name not in skipped], skipped
@@ -101,29 +109,29 @@ def load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None
     return config.validate_recipe(FinetuneRecipe, values, name).with_derived_values()
 
 
-def _find_unreadable_files(task: AnyTask, request: ExperimentRequest, recipe: FinetuneRecipe | None) -> str:
+def _find_unreadable_files(task: str, recipe: FinetuneRecipe | None, read_error: _ReadError) -> str:
     """Return the reason why the training and dev files of a task, or of its intermediate task, cannot be read.
 
-    Return "" if they can, or if the files of the intermediate task do not exist: the task can start without it. A dry
-    run works without `--tasks`, and then no file is read.
+    Return "" if they can, or if the files of the intermediate task do not exist: the task can start without it.
     """
-    if request.tasks is None:
-        return "" if request.dry_run else "--tasks is missing"
-    data = find_task_data(task.name, str(request.tasks))
+    error = read_error(task)
+    if error is None and recipe is not None and recipe.intermediate_task != NO_INTERMEDIATE_TASK:
+        error = read_error(recipe.intermediate_task)
+        if isinstance(error, MissingDataError):
+            error = None
+    return "" if error is None else error.message
+
+
+def _find_read_error(folder: Path, name: str) -> AlbertError | None:
+    """Return the error of reading a task's training and dev files below a folder; None if they can be read."""
+    task = find_task(name)
+    data = find_task_data(name, str(folder))
     try:
-        _read_train_and_dev(task, data)
-        if recipe is not None and recipe.intermediate_task != NO_INTERMEDIATE_TASK:
-            with suppress(MissingDataError):
-                _read_train_and_dev(find_task(recipe.intermediate_task), data)
+        for split in task.splits[: 1 + len(task.dev_splits)]:  # `splits` begins with the training split
+            task.read(split, data)
     except (ConfigError, InputError) as error:
-        return error.message
-    return ""
-
-
-def _read_train_and_dev(task: AnyTask, data: str) -> None:
-    """Read a task's training and dev files; raise `InputError` if one is missing or damaged."""
-    for split in task.splits[: 1 + len(task.dev_splits)]:  # `splits` begins with the training split
-        task.read(split, data)
+        return error
+    return None
 
 
 def _recall_text(request: ExperimentRequest, scale: ExperimentScale) -> tuple[str, ...]:

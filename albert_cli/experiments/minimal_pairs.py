@@ -114,7 +114,7 @@ def score_minimal_pairs(
     A pair whose sentences have the same tokens is left out, because a model cannot tell them apart. Raises `InputError`
     if all pairs are left out, or if a sentence is empty or too long.
     """
-    has_different_tokens = np.array([_has_different_tokens(model, vocabulary, pair) for pair in pairs])
+    has_different_tokens = _have_different_tokens(model, vocabulary, pairs)
     groups = np.flatnonzero(has_different_tokens) % JACKKNIFE_GROUPS  # the group of each pair that is scored
     same_tokens = len(pairs) - len(groups)
     if not len(groups):
@@ -140,15 +140,21 @@ def score_minimal_pairs(
     )
 
 
-def _has_different_tokens(model: PretrainingModel, vocabulary: Vocabulary, pair: MinimalPair) -> bool:
-    """Return True if the two sentences have different tokens; raise `InputError` if one is empty or too long."""
+def _have_different_tokens(
+    model: PretrainingModel, vocabulary: Vocabulary, pairs: Sequence[MinimalPair]
+) -> NDArray[np.bool_]:
+    """Return for each pair if its two sentences have different tokens, bool [pairs].
+
+    Raises `InputError` for a sentence that is empty or too long.
+    """
     max_tokens = model.config.max_position_embeddings - 2  # without [CLS] and [SEP]
-    sequences = vocabulary.encode_batch([pair.sentence_good, pair.sentence_bad])
-    for sentence, ids in zip((pair.sentence_good, pair.sentence_bad), sequences, strict=True):
+    sentences = [(sentence, pair.where) for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
+    sequences = [list(ids) for ids in vocabulary.encode_batch([sentence for sentence, _ in sentences])]
+    for (sentence, where), ids in zip(sentences, sequences, strict=True):
         if not 0 < len(ids) <= max_tokens:
             problem = f"{len(ids)} tokens, and the model has positions for 1 to {max_tokens}"
-            raise InputError(f"{pair.where}: {sentence[:40]!r}…: {problem}", "remove this pair")
-    return list(sequences[0]) != list(sequences[1])
+            raise InputError(f"{where}: {sentence[:40]!r}…: {problem}", "remove this pair")
+    return np.array([good != bad for good, bad in zip(sequences[0::2], sequences[1::2], strict=True)])
 
 
 def _jackknife_pairs(values: NDArray[np.generic], groups: NDArray[np.int64]) -> JackknifeEstimate:

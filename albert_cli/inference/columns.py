@@ -78,8 +78,7 @@ def map_columns(task: AnyTask, columns: Sequence[str], origin: str, layout: Tabl
 
 def _suggest_names(task: AnyTask, layout: TableLayout) -> str:
     """Return the remedy for missing columns: the names in training, or the usual names if there was no table."""
-    trained = layout.columns
-    names = [name for name in (*trained.texts, trained.question, *trained.choices) if name]
+    names = layout.columns.names
     reads_texts = isinstance(task, Classification | MultiLabelClassification | TokenClassification)
     if names:
         remedy = f"name the columns as in training: {', '.join(names)}"
@@ -97,7 +96,8 @@ def _suggest_names(task: AnyTask, layout: TableLayout) -> str:
 def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
     """Return True if an object of JSON lines has the keys that the task reads without a mapping.
 
-    The result is False for multiple choice, because tables have the same keys in several layouts.
+    The result is False for multiple choice: a key such as `text` has another role in other layouts, so `map_columns`
+    decides.
     """
     if isinstance(task, Classification | MultiLabelClassification):
         return "text" in values or "text_a" in values

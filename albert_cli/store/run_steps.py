@@ -15,6 +15,11 @@ def saved_steps(run: Path) -> list[Path]:
     return sorted(p for p in run.glob("step-*") if os.path.lexists(p / MANIFEST) or is_broken_link(p))
 
 
+def step_number(directory: Path) -> int:
+    """Return the number in the name of a directory `step-…`."""
+    return int(directory.name.removeprefix("step-"))
+
+
 def is_broken_link(path: Path) -> bool:
     """Return True for a link to a missing file or folder, and for a link to itself."""
     return path.is_symlink() and not path.exists()

@@ -50,10 +50,14 @@ class ConllRow:
 
 @dataclass(frozen=True)
 class ConllFile:
-    """The texts of a file, and notes on columns and prefixes that were not read."""
+    """The texts of a file, and notes on columns and prefixes that were not read.
+
+    `has_blanks`: the tokens are the characters of the texts, with their blanks (`have_blanks`).
+    """
 
     texts: list[list[ConllRow]]
     notes: list[str]
+    has_blanks: bool
 
 
 def read_conll(path: Path) -> ConllFile:
@@ -68,13 +72,19 @@ def read_conll(path: Path) -> ConllFile:
             texts.append([replace(row, token=row.columns[1].strip(), tag_column=tag_column) for row in text])
         tags = f", the tags in column {tag_column + 1}" if tag_column >= 0 else ""
         notes.append(f"{path}: column 1 counts the words; the tokens are in column 2{tags}")
+    has_blanks = have_blanks([row.token for row in chain.from_iterable(texts)])
     for row in chain.from_iterable(texts):
-        if not row.token:
+        if not row.token.strip() and not (row.token and has_blanks):
             raise InputError(f"{path}:{row.number}: an empty token", "remove it with its tag")
     if prefix := _common_prefix(texts):
         texts = [[replace(row, token=row.token.removeprefix(prefix)) for row in text] for text in texts]
         notes.append(f"{path}: every token begins with {prefix!r}, which is left out")
-    return ConllFile(texts, notes)
+    return ConllFile(texts, notes, has_blanks)
+
+
+def have_blanks(tokens: Sequence[str]) -> bool:
+    """Return True if the tokens are the characters of texts, with the blanks, as in KLUE."""
+    return any(map(str.isspace, tokens)) and all(len(token) == 1 for token in tokens)
 
 
 def has_tagged_words(path: Path) -> bool:

@@ -29,6 +29,11 @@ class TrainedColumns(BaseModel):
         """The column of the text, or the columns of both texts; empty without a column of texts."""
         return tuple(name for name in (self.text, self.text_pair) if name)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns of training, texts first; empty for a model that records none."""
+        return tuple(name for name in (*self.texts, self.question, *self.choices) if name)
+
 
 class TableLayout(BaseModel):
     """The columns and the dialect of a training table.
@@ -66,7 +71,7 @@ def find_trained_columns(table: TextTable, trained: TrainedColumns) -> dict[str,
     None also for a model that records no columns. A column may have the name of training, or one that differs only in
     case. Two columns of training need two columns.
     """
-    names = {name for name in (*trained.texts, trained.question, *trained.choices) if name}
+    names = set(trained.names)
     spelling: dict[str, str] = {}
     for name in names:
         column = find_trained_column(table, name)

@@ -16,7 +16,7 @@ from typing import TypeGuard
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
-from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, read_conll
+from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, have_blanks, read_conll
 from albert_cli.tasks.data_files import find_split_file, read_lines
 from albert_cli.tasks.entities import Entity, count_entities_cutting_words, entities_to_tags, normalize_tags
 from albert_cli.tasks.holdout import hold_out_dev
@@ -78,11 +78,6 @@ def example_from_tokens(
         if not token.strip() and tag.startswith("B-"):
             raise InputError(f"{where}: a blank begins an entity: its tag is {tag!r}", "give the blank the tag O")
     return TokenExample(text, words, tuple(bio_tags[index] for index in word_indices), name)
-
-
-def have_blanks(tokens: Sequence[str]) -> bool:
-    """Return True if the tokens are the characters of texts, with the blanks, as in KLUE."""
-    return any(map(str.isspace, tokens)) and all(len(token) == 1 for token in tokens)
 
 
 def join_tokens(tokens: Sequence[str], *, has_blanks: bool) -> tuple[str, list[int]]:
@@ -240,19 +235,12 @@ def _iter_conll_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenEx
 
 
 def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
-    """Yield the texts of a CoNLL file that has been read from `path`, as `_iter_conll_examples` does.
-
-    If the tokens of the file are characters and some are blanks, these are the only blanks of its texts.
-    """
-    has_blanks = have_blanks([row.token for rows in file.texts for row in rows])
+    """Yield the texts of a CoNLL file that has been read from `path`, as `_iter_conll_examples` does."""
     for index, rows in enumerate(file.texts):
-        for row in rows:
-            if row.token.isspace() and not has_blanks:
-                raise InputError(f"{path}:{row.number}: an empty token", "remove it with its tag")
         first_line = rows[0].number
         tokens = [row.token for row in rows]
         tags = [row.parse_tag(path) for row in rows] if labeled else None
-        example = example_from_tokens(tokens, tags, str(index + 1), f"{path}:{first_line}", has_blanks=has_blanks)
+        example = example_from_tokens(tokens, tags, str(index + 1), f"{path}:{first_line}", has_blanks=file.has_blanks)
         yield example, [row.number for row in rows if not row.token.isspace()] or [first_line]
 
 

@@ -32,7 +32,7 @@ _CONTROLS = re.compile("[\x80-\x9f]")
 def suggest_conversion(sample: bytes) -> str:
     """Return the command that converts a text to UTF-8, with the encodings that the bytes fit if they show any.
 
-    A sample with NUL bytes is probably not a text, and the result says so.
+    For a sample with NUL bytes, the result is that the file is probably no text.
 
     sample: the first line that is not UTF-8, and the lines after it. The first 64 KiB are used.
     """

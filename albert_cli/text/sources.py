@@ -313,8 +313,10 @@ def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], end
     _check_links(folder, linked_folders)
     files = _select_readable(str(folder), regular_files, is_readable, endings_hint)
     _check_links(folder, files)
-    unlinked_files = {file.resolve() for file in files if not file.is_symlink()}
-    linked_files = {file for file in files if file.is_symlink() and file.resolve() in unlinked_files}
+    linked_files = {file for file in files if file.is_symlink()}
+    if linked_files:  # without links, the paths of thousands of files need not be resolved
+        unlinked_files = {file.resolve() for file in files if file not in linked_files}
+        linked_files = {file for file in linked_files if file.resolve() in unlinked_files}
     _print_skipped(str(folder), "links to files", [path.name for path in sorted(linked_files)])
     _print_skipped(str(folder), "links to folders", [path.name for path in sorted(linked_folders)])
     return [file for file in files if file not in linked_files]

@@ -45,11 +45,6 @@ def step_directory(out: Path, step: int) -> Path:
     return out / f"step-{step:08d}"
 
 
-def step_number(directory: Path) -> int:
-    """Return the number in the name of a directory `step-…`."""
-    return int(directory.name.removeprefix("step-"))
-
-
 def save_checkpoint(
     out: Path,
     state: TrainState,

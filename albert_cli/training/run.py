@@ -106,7 +106,7 @@ def resume_state(
             manifest = store.read_manifest(newest)
             assert manifest is not None, "a valid checkpoint has a manifest"
             check_parents(out, manifest.parents, parents)
-            step = checkpoint.step_number(newest)
+            step = store.step_number(newest)
     # If rank 0 raises an error above, it closes its connections, so this call fails on the other ranks and does not
     # wait forever (`ranks.process_group`).
     step = group.broadcast(step)
@@ -186,7 +186,7 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
                 code = 130  # 128 + SIGINT, as a shell reports it
             steps = store.saved_steps(out)
             if steps:
-                status.step = checkpoint.step_number(steps[-1])
+                status.step = store.step_number(steps[-1])
             _write_end(out, status, _FAILURE_STATES.get(code, "failed"), code, str(error))
             raise
         status.step = status.total_steps
