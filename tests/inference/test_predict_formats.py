@@ -19,6 +19,7 @@ import pytest
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.inference.outputs import escape_formula, merge_columns, open_prediction_writer
 from albert_cli.inference.predict import predict_file
+from tests.helpers.approximate import approximate
 from tests.helpers.command import albert
 from tests.helpers.task_runs import QUICK, finetune, prepare
 
@@ -88,7 +89,7 @@ def test_predict_formats_agree_with_plain_lines(reviews: Path, tmp_path: Path) -
     assert [row["text"] for row in lines] == ["bade figo", "luma, wi"]
     assert [row["id"] for row in lines] == ["1", "2"]
     for row, other in zip(lines, table, strict=True):
-        assert row["probability_bad"] == other["probability_bad"]
+        assert float(row["probability_bad"]) == approximate(float(other["probability_bad"]))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,8 @@ def test_predict_stdin_json_lines_are_parsed(
     printed = [json.loads(line) for line in albert("predict", tuned("cola"), "--input", "-").out.splitlines()]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     expected = albert("predict", tuned("cola"), "--input", tmp_path / "in.jsonl").out.splitlines()
-    assert [row["probabilities"] for row in printed] == [json.loads(line)["probabilities"] for line in expected]
+    probabilities = [json.loads(line)["probabilities"] for line in expected]
+    assert [row["probabilities"] for row in printed] == approximate(probabilities)
 
 
 def test_predict_stdin_json_array_is_rejected(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
