@@ -27,7 +27,7 @@ SharedOut = Annotated[
     Path | None, typer.Option("--out", "-o", help="Output directory; experiments in one directory share runs.")
 ]
 Text = Annotated[
-    list[str] | None, typer.Option(metavar="SOURCE", help="Text to pretrain on, as for `albert data` [default: docs:].")
+    list[str] | None, typer.Option(metavar="SOURCE", help="Text to pretrain on, as for `albert data` [default: docs:; at the scale paper: from the Hub].")
 ]
 ExtraText = Annotated[
     list[str] | None, typer.Option(metavar="SOURCE", help="Additional text for the experiments extra-data and curves.")
@@ -78,7 +78,7 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the paper: train its variants, print the paper's table next to ours, and test its claims.
 
-    Example: albert reproduce sentence-loss --scale mini --out experiments --tasks glue --jobs 2
+    Example: albert reproduce sentence-loss --scale mini --out experiments --jobs 2
     """
     if list_:
         _print_list(out)

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TypeVar
 
-from albert_cli.errors import BusyError, ConfigError
+from albert_cli.errors import BusyError
 from albert_cli.results import RESULTS, EnsembleResult, EvaluationResult, ScoredResult, read_result
 
 CONTROLS_FOLDER = "controls"
@@ -47,12 +47,12 @@ def require_own_output(out: Path, *patterns: str) -> None:
 def read_earlier_result(out: Path, result_class: type[ResultT]) -> ResultT | None:
     """Return the result that an earlier call of the command wrote to `out`; None if `out` has no result.
 
-    Raises `ConfigError` if the result is of another command, whose results have another class.
+    Raises `BusyError` if the result is of another command, whose results have another class.
     """
     path = out / RESULTS
     if not path.is_file():
         return None
     result = read_result(path)
     if not isinstance(result, result_class):
-        raise ConfigError(f"{out}: contains the result of another command ({result.kind})", "choose another --out")
+        raise BusyError(f"{out}: contains the result of another command ({result.kind})", "choose another --out")
     return result

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from albert_cli import console, store
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.formatting import count_of
 from albert_cli.model import hub, tensorflow_checkpoint, weight_files
 from albert_cli.model.hf_config import config_to_json, model_type
@@ -38,10 +38,11 @@ def convert(checkpoint: str, out: Path) -> Conversion:
     """Write the checkpoint's weights, configuration and tokenizer to the new directory `out`.
 
     Reads safetensors and `pytorch_model.bin`, each also in shards, and Google's TensorFlow checkpoints. Raises
-    `CheckpointError` if a file is missing or damaged, `ConfigError` if `out` exists or TensorFlow is not installed.
+    `CheckpointError` if a file is missing or damaged, `BusyError` if `out` exists, `ConfigError` if TensorFlow is not
+    installed.
     """
     if out.exists():
-        raise ConfigError(f"{out}: exists already", "choose another --out")
+        raise BusyError(f"{out}: exists already", "choose another --out")
     source, vocabulary = _read(checkpoint)
     if vocabulary.size > source.config.vocab_size:
         raise CheckpointError(

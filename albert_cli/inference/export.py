@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from albert_cli import console, store
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.inference.export_source import (
     ExportRequest,
     ExportSource,
@@ -90,12 +90,12 @@ class ExportResult:
 def export(request: ExportRequest, out: Path) -> ExportResult:
     """Export a checkpoint to the new directory `out`, and compare the runtimes on the inputs of `open_source`.
 
-    Raises `ConfigError` without the extra `onnx` or if `out` exists. Raises `CheckpointError` if other runtimes do not
-    have the model's head or attention, or if the outputs of the fp32 file differ from torch's.
+    Raises `ConfigError` without the extra `onnx`, and `BusyError` if `out` exists. Raises `CheckpointError` if other
+    runtimes do not have the model's head or attention, or if the outputs of the fp32 file differ from torch's.
     """
     require_onnx()
     if out.exists():
-        raise ConfigError(f"{out}: exists already", "choose another --out")
+        raise BusyError(f"{out}: exists already", "choose another --out")
     source = open_source(request)
     if source.checkpoint.model_type == CUSTOM_MODEL_TYPE:
         console.warn(

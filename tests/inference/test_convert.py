@@ -70,7 +70,7 @@ def test_convert_bert_keeps_ids_and_logits(bert: Path, tmp_path: Path) -> None:
 
 
 def test_convert_refuses_an_existing_directory(bert: Path, tmp_path: Path) -> None:
-    assert "exists already" in albert("convert", bert, "--out", tmp_path, expect=2).err
+    assert "exists already" in albert("convert", bert, "--out", tmp_path, expect=6).err
 
 
 def test_convert_removes_rows_without_a_token(bert: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_export_needs_no_segments_of_pairs(vocabulary: Vocabulary, tmp_path: Pat
 
 def test_export_refuses_what_runtimes_lack(vocabulary: Vocabulary, tmp_path: Path) -> None:
     checkpoint = save(vocabulary, "Model", False, tmp_path / "checkpoint")
-    assert "exists already" in albert("export", checkpoint, "--out", tmp_path, expect=2).err
+    assert "exists already" in albert("export", checkpoint, "--out", tmp_path, expect=6).err
     config = ModelConfig(
         vocab_size=vocabulary.size, embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=64, max_position_embeddings=64, attention="window", attention_window=4,
