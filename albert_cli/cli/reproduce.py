@@ -27,7 +27,11 @@ SharedOut = Annotated[
     Path | None, typer.Option("--out", "-o", help="Output directory; experiments in one directory share runs.")
 ]
 Text = Annotated[
-    list[str] | None, typer.Option(metavar="SOURCE", help="Text to pretrain on, as for `albert data` [default: docs:; at the scale paper: from the Hub].")
+    list[str] | None,
+    typer.Option(
+        metavar="SOURCE",
+        help="Text to pretrain on, as for `albert data` [default: docs:; at the scale paper: from the Hub].",
+    ),
 ]
 ExtraText = Annotated[
     list[str] | None, typer.Option(metavar="SOURCE", help="Additional text for the experiments extra-data and curves.")
