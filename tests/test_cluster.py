@@ -77,13 +77,14 @@ def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path
 def test_slurm_comment_submits_the_jobs_and_the_merge(script: str, variables: str, tmp_path: Path) -> None:
     lines = (CLUSTER / f"{script}.slurm").read_text().splitlines()
     commands = "\n".join(line.removeprefix("#") for line in lines if line.startswith("#   "))
+    commands = commands.replace("=/disk/", "='/my disk'/")  # a path may contain spaces
     install(tmp_path, "sbatch", 'printf "%s\\n" "$@" >&2; echo 7')
     environment = make_environment(tmp_path)
     show = "; ".join(f'printf "%s\\n" "${name}"' for name in variables.split())
     printed = run(["bash", "-c", f"{{ {commands}\n}} 2>&1; {show}"], environment).splitlines()
     values = printed[-len(variables.split()) :]
     merge = next(line for line in printed if line.startswith("albert "))
-    assert all(values) and all(value in merge.split() for value in values)
+    assert all(values) and all(value in shlex.split(merge) for value in values)
     assert "--dependency=afterok:7" in printed
 
 

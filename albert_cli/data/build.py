@@ -125,7 +125,10 @@ def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_jo
 
 @contextmanager
 def _cleanup_on_failure(out: Path) -> Iterator[None]:
-    """Remove `out` if the block fails before any unit is finished, unless an earlier build has begun there."""
+    """Remove what the build has written if the block fails before any unit is finished, unless it resumes a build.
+
+    Other hidden files in `out`, such as `.git`, remain. `store.lock` removes `out` itself if it is new.
+    """
     is_resumed = (out / _BUILD_PLAN_FILE).is_file()
     try:
         yield
@@ -134,7 +137,9 @@ def _cleanup_on_failure(out: Path) -> Iterator[None]:
     except BaseException:
         has_finished_units = any(out.glob(f"shards/*/{store.MANIFEST}"))
         if not is_resumed and not has_finished_units:
-            shutil.rmtree(out, ignore_errors=True)
+            shutil.rmtree(out / "shards", ignore_errors=True)
+            with suppress(OSError):  # the error of the block is the one to report
+                _remove_plans(out)
         raise
 
 

@@ -29,7 +29,7 @@ from albert_cli.tasks.input_lines import InputLine, row_id
 from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.token_data import TokenExample
 from albert_cli.text.clean import replace_surrogates
-from albert_cli.text.lines import NumberedLines, text_lines
+from albert_cli.text.lines import NumberedLines, collect_text, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
 from albert_cli.text.records import JsonObject, iter_json_array, iter_json_objects, iter_parquet_rows
 from albert_cli.text.source_parts import ReadCounter, SourcePart
@@ -37,6 +37,7 @@ from albert_cli.text.sources import TextSource
 
 CHUNK_ROWS = 1024  # rows in memory at a time; enough to group rows of similar length into batches
 
+_MAX_BLANK_LINES = 100_000  # at the beginning of an input, before its format is decided
 _DELIMITERS = "\t,;|"  # possible delimiters of a header that is mistaken for a text
 _JSON_HINT = "write one JSON object per line"
 
@@ -97,7 +98,8 @@ class InputReader:
         source = _text_source(name)
         if not source.source.compression:
             reject_file_of_other_format(Path(name))
-        lines = text_lines(source, ReadSettings(self.on_bad_bytes), counter)
+        settings = ReadSettings(self.on_bad_bytes)
+        lines = text_lines(source, settings, counter)
         if suffix in (".csv", ".tsv"):
             return self._table_rows(name, self._delimited_rows(name, suffix, lines))
         if suffix == ".jsonl":
@@ -107,7 +109,7 @@ class InputReader:
         first_number, first_text = first_lines[-1] if first_lines else (1, "")
         origin = f"{name}:{first_number}"
         if suffix == ".json" and starts_json_array([first_text]):
-            return self._json_rows(name, iter_json_array("\n".join(text for _, text in lines), name))
+            return self._json_rows(name, iter_json_array(collect_text(lines, source, settings), name))
         # A .json file may contain JSON lines.
         may_be_json_lines = suffix != ".json" or first_text.lstrip().startswith("{")
         if may_be_json_lines and _is_json_object(first_text, origin):
@@ -226,11 +228,14 @@ class _ArrivedLines(ReadCounter):
 
 
 def _read_to_first_text(lines: NumberedLines) -> list[tuple[int, str]]:
-    """Return the numbered blank lines at the beginning, followed by the first line with text if there is one."""
+    """Return the numbered blank lines at the beginning, followed by the first line with text if there is one.
+
+    The number of lines has a maximum, because a compressed file of a few bytes can expand to any number.
+    """
     first_lines: list[tuple[int, str]] = []
     for number, line in lines:
         first_lines.append((number, line))
-        if line.strip():
+        if line.strip() or len(first_lines) == _MAX_BLANK_LINES:
             break
     return first_lines
 
@@ -254,7 +259,7 @@ def _is_json_object(line: str, origin: str) -> bool:
         return False
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if isinstance(value, list):
         raise InputError(f"{origin}: is a JSON array", _JSON_HINT)

@@ -8,6 +8,7 @@ translates them.
 from __future__ import annotations
 
 import errno
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -131,11 +132,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def _read_pickled(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file of `torch.save`, without running code from the file.
 
-    Raises `CheckpointError` if the file cannot be read, or contains objects other than tensors by name.
+    Raises `CheckpointError` if the file cannot be read, if it contains objects other than tensors by name, or if its
+    tensors are larger than the file.
     """
     try:
+        _reject_compressed_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except MemoryError:
+    except (MemoryError, CheckpointError):
         raise
     except Exception as error:  # torch raises errors of many types for files that it cannot read
         reason = first_line(error)
@@ -148,9 +151,29 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         if isinstance(content.get(key), dict):
             content = content[key]
     tensors = {str(name): tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
+    for name, tensor in tensors.items():
+        _reject_unstored_values(path, name, tensor)
     if all(name.startswith(_WRAPPER_PREFIX) for name in tensors):
         return {name.removeprefix(_WRAPPER_PREFIX): tensor for name, tensor in tensors.items()}
     return tensors
+
+
+def _reject_compressed_archive(path: Path) -> None:
+    """Raise `CheckpointError` if an archive is compressed, unlike those of `torch.save`: it may expand to any size."""
+    if not zipfile.is_zipfile(path):  # torch before 1.6 wrote no archives
+        return
+    with zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > path.stat().st_size:
+        raise CheckpointError(f"{path}: is compressed and expands to {size:,} bytes", "save it again by torch.save")
+
+
+def _reject_unstored_values(path: Path, name: str, tensor: Tensor) -> None:
+    """Raise `CheckpointError` if the file does not contain each value of a tensor: a copy may then have any size."""
+    is_dense = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+    if not is_dense or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        message = f"{path}: {name} is sparse, or has a shape for more values than the file contains"
+        raise CheckpointError(message, "save it as a dense tensor: tensor.to_dense().contiguous()")
 
 
 # ---------------------------------------------------------------- checks
@@ -159,13 +182,14 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 def check_values(directory: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise `CheckpointError` for weights with NaN or infinity, and for quantized weights.
 
-    Quantized weights are matrices of integers, whose scales are not read.
+    Quantized weights are matrices of integers or floats of one byte, whose scales are not read.
     """
     for name, tensor in tensors.items():
-        if tensor.is_floating_point():
+        is_float = tensor.is_floating_point()
+        if is_float and tensor.element_size() > 1:
             if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
                 raise CheckpointError(f"{directory}: {name} has values that are not finite", "use other weights")
-        elif tensor.ndim == 2 and name.endswith("weight"):
+        elif is_float or (tensor.ndim == 2 and name.endswith("weight")):
             message = f"{directory}: the weights are quantized: {name} has values of {tensor.dtype}"
             raise CheckpointError(message, "use the checkpoint in fp32, fp16 or bf16")
 

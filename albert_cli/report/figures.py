@@ -247,12 +247,14 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
         from matplotlib.ticker import NullLocator
 
         baseline_styles = cycle(_BASELINE_STYLES)
+        lines = []
+        labels = []
         for trend in trends:
             counts = sorted(trend.scores)
             medians = [100 * statistics.median(trend.scores[count]) for count in counts]
-            label = f"{_shorten(trend.label)}  {medians[-1]:.1f}"
+            labels.append(f"{_shorten(trend.label)}  {medians[-1]:.1f}")
             style = next(baseline_styles) if trend.is_baseline else "-"
-            axes.plot(counts, medians, linestyle=style, color=trend.color, label=label)
+            lines.extend(axes.plot(counts, medians, linestyle=style, color=trend.color))
             if not trend.is_baseline:
                 dot_counts = [count for count in counts for _ in trend.scores[count]]
                 dot_scores = [100 * score for count in counts for score in trend.scores[count]]
@@ -262,7 +264,10 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
         axes.set_xticks(all_counts, [f"{count:,.0f}" for count in all_counts])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("labeled examples")
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), handlelength=2.6)
+        # matplotlib leaves out a label that begins with "_", so the legend gets its labels after its lines.
+        legend = axes.legend(lines, [""] * len(lines), loc="center left", bbox_to_anchor=(1, 0.5), handlelength=2.6)
+        for text, label in zip(legend.get_texts(), labels, strict=True):
+            text.set_text(label)
         _use_plain_ticks(axes.yaxis)
 
     return _draw_image(draw, (9.6, 4.3))

@@ -41,6 +41,8 @@ _BINARY_FORMATS = (
     (b"SQLite format 3\x00", "an SQLite database", "export the table as CSV"),
 )
 _LONGEST_MAGIC = 16  # bytes at a file's start that suffice to recognize these formats
+_MAX_EXPANDED_BYTES = 1 << 30  # a compressed file of a few bytes can expand to any size
+_BLOCK_BYTES = 1 << 20
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
@@ -93,9 +95,7 @@ def read_text(path: Path) -> str:
     Raises `InputError` naming file and line.
     """
     with translate_read_errors(path):
-        raw = path.read_bytes()
-        if path.suffix.lower() == ".gz":
-            raw = gzip.decompress(raw)
+        raw = _read_gzip(path) if path.suffix.lower() == ".gz" else path.read_bytes()
     reject_binary_formats(path, raw)
     try:
         text = raw.decode("utf-8-sig")
@@ -106,6 +106,19 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}:{line}: not valid UTF-8", suggest_conversion(raw[line_start:])) from None
     reject_iso_2022_jp(text, lambda: str(path))
     return text
+
+
+def _read_gzip(path: Path) -> bytes:
+    """Read a compressed file; raise `InputError` if it expands to more than `_MAX_EXPANDED_BYTES`."""
+    blocks: list[bytes] = []
+    size = 0
+    with gzip.open(path) as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            size += len(block)
+            if size > _MAX_EXPANDED_BYTES:
+                raise InputError(f"{path}: expands to more than {_MAX_EXPANDED_BYTES / 2**20:g} MiB", _DECOMPRESS)
+            blocks.append(block)
+    return b"".join(blocks)
 
 
 def reject_binary_formats(path: Path, raw: bytes) -> None:

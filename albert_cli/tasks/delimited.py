@@ -23,6 +23,7 @@ from albert_cli.text.sources import JSON_LINES_ENDINGS
 DELIMITER_HINT: Final = "use -s table.delimiter=';' if the columns are separated by another character"
 _SEPARATOR_LINE: Final = re.compile('"?sep=(.)"?')  # a first line that names the delimiter, as Excel writes it
 _ALTERNATIVES: Final = ";\t,"  # a spreadsheet program writes .csv files with the delimiter of the user's language
+_MAX_ROW_BYTES: Final = 64 << 20  # with an open quote, a row would be the rest of the file
 
 NumberedCells = Iterator[tuple[int, list[str]]]  # the number of a row's first line, from 1, and the row's cells
 
@@ -90,8 +91,13 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, is_si
                 delimiter = alternatives[0]
                 if not is_silent:
                     console.info(f"{origin}: the columns are separated by {delimiter!r}")
+
+    def reject_long_row(number: int) -> None:
+        message = f"{origin}:{number}: a row longer than {_MAX_ROW_BYTES / 2**20:g} MiB"
+        raise InputError(message, "close or double the quote")
+
     if dialect.quoting:
-        rows = iter_csv_rows(lines, lambda number: f"{origin}:{number}", delimiter)
+        rows = iter_csv_rows(lines, lambda number: f"{origin}:{number}", delimiter, _MAX_ROW_BYTES, reject_long_row)
     else:
         rows = ((number, line.split(delimiter)) for number, line in lines)
     header_row = next(rows, None)

@@ -95,26 +95,30 @@ def _split_classes(cell: str, where: str) -> tuple[str, ...]:
     """
     if cell.startswith("["):
         values = _parse_list(cell)
-        # The type is compared, because True and False are instances of int.
-        if values is None or not all(type(value) in (str, int) for value in values):
+        if values is None:
             hint = 'write ["…", "…"], or [] for no class; for named entities, use the task ner'
             raise InputError(f"{where}: the label {cell!r} is not a list of texts", hint)
-        names = [str(value).strip() for value in values]
+        names = [value.strip() for value in values]
     else:
         names = [name.strip() for name in cell.split(_SEPARATOR)]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _parse_list(cell: str) -> list[object] | None:
-    """Parse a JSON list, or a Python list as pandas writes it into a CSV file; None for anything else."""
-    try:
-        value = json.loads(cell)
-    except (json.JSONDecodeError, RecursionError):
+def _parse_list(cell: str) -> list[str] | None:
+    """Return the texts and whole numbers of a JSON list, or of a Python list as pandas writes it into a CSV file.
+
+    Returns None for anything else.
+    """
+    for parse in (json.loads, ast.literal_eval):
         try:
-            value = ast.literal_eval(cell)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return None
-    return value if isinstance(value, list) else None
+            values = parse(cell)
+            # The type is compared, because True and False are instances of int.
+            if isinstance(values, list) and all(type(value) in (str, int) for value in values):
+                return [str(value) for value in values]
+        # ValueError also comes from `str` and `json.loads` for an integer of more than 4,300 digits.
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            pass
+    return None
 
 
 def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, origin: str) -> tuple[str, ...]:

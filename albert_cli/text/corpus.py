@@ -1,7 +1,7 @@
 """Stream the documents of any sources: files in every format, stdin, data sets on the Hub, installed documentation.
 
-Memory holds only one line and one document of a few megabytes. Parts of sources can be read separately, so that several
-processes can share the work.
+Memory holds only one line and one document of a few megabytes, but a whole file of JSON that is not JSON
+lines. Parts of sources can be read separately, so that several processes can share the work.
 """
 
 from __future__ import annotations

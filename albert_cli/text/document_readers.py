@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from itertools import chain
 
 from albert_cli.errors import InputError
-from albert_cli.text.lines import NumberedLines, iter_short_lines, unlimited_lines
+from albert_cli.text.lines import (
+    NumberedLines,
+    collect_text,
+    iter_short_lines,
+    reject_or_count_long_line,
+    unlimited_lines,
+    utf8_size,
+)
 from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import parse_json
@@ -27,7 +34,7 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
     """Yield the texts of a `.json` file: an array of objects or of texts, one object, or JSON lines.
 
     If the first line has a whole object, the file is read as JSON lines, one by one, and memory holds the longest line.
-    An array, or an object on several lines, is read into memory as a whole.
+    An array, or an object on several lines, is read as a whole. `collect_text` limits its size if it is compressed.
     """
     name = part.source.name
     first_line, lines = peek_first_text_line(unlimited_lines(part, settings, counter))
@@ -35,7 +42,7 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
         short_lines = iter_short_lines(lines, part, settings, counter)
         yield from iter_json_texts(short_lines, part, settings, counter)
         return
-    content = "\n".join(line for _, line in lines)
+    content = collect_text(lines, part, settings)
     if not content.strip():
         return
     value = parse_json(content, name, _JSON_HINT)
@@ -52,18 +59,15 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
 
 
 def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
-    """Return the first line that is not blank, without leading white space, and an iterator over all lines.
+    """Return the first line that is not blank, without leading white space, and an iterator over the lines from it on.
 
-    Returns "" as the first line if all lines are blank.
+    Returns "" and no lines if all lines are blank.
     """
-    lines_read: list[tuple[int, str]] = []
-    first_line = ""
     for number, line in lines:
-        lines_read.append((number, line))
         first_line = line.lstrip()
         if first_line:
-            break
-    return first_line, chain(lines_read, lines)
+            return first_line, chain([(number, line)], lines)
+    return "", lines
 
 
 def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
@@ -78,12 +82,14 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
         return
     article: list[str] | None = None  # the lines of the current article, None between two articles
     article_line = 0  # the number of the article's first line
+    article_bytes = 0  # with its line ends
     for number, line in lines:
         if _DOC_START.match(line):
             if article is not None:
                 raise _unclosed_article(part, article_line)
             article = []
             article_line = number
+            article_bytes = 0
             line = _DOC_START.sub("", line)
         if article is None:
             if line.strip():
@@ -91,10 +97,16 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
                 raise InputError(f"{part.location(number)}: text outside of <doc>", hint)
             continue
         line = line.rstrip()
-        article.append(line.removesuffix(_DOC_END))
+        content = line.removesuffix(_DOC_END)
+        article_bytes += utf8_size(content) + 1
+        if article_bytes <= settings.max_line:  # a longer article is not read into memory
+            article.append(content)
         if line.endswith(_DOC_END):
-            text = _unescape(join_texts(["\n".join(article)], settings))
-            yield from iter_checked_text(text, part.location, article_line, settings, counter)
+            if article_bytes > settings.max_line:
+                reject_or_count_long_line(part.location, article_line, settings, counter)
+            else:
+                text = _unescape(join_texts(["\n".join(article)], settings))
+                yield from iter_checked_text(text, part.location, article_line, settings, counter)
             article = None
     if article is not None:
         raise _unclosed_article(part, article_line)

@@ -5,6 +5,7 @@ All line-based formats are read through `text_lines`, so they reject, replace or
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,9 @@ NumberedLines: TypeAlias = Iterator[tuple[int, str]]  # the line's number in the
 NumberedLinesOrQuoteCounts: TypeAlias = Iterator[tuple[int, str | int]]
 
 _UNLIMITED_BYTES = 1 << 62
+# The largest text that is read as a whole from a compressed file, in units of `max_line`: 1 GiB by default. A few bytes
+# can expand to any size, while the size of an uncompressed file is visible.
+_MAX_EXPANDED_LINES = 16
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # UTF-16 and UTF-32 are detected by the fraction of zero bytes at each of the four offsets modulo 4.
 _WIDE_SAMPLE_BYTES = 4096
@@ -56,9 +60,44 @@ def unlimited_lines(part: SourcePart, settings: ReadSettings, counter: ReadCount
     """Yield lines as `text_lines` does, whatever their length.
 
     For formats whose records may have several lines: a record without its long line would be damaged. Memory holds the
-    longest line.
+    longest line, so a line of a compressed file has a maximum (`_MAX_EXPANDED_LINES`).
     """
-    return text_lines(part, replace(settings, max_line=_UNLIMITED_BYTES), counter)
+    limit = _memory_limit(part, settings)
+    settings = replace(settings, max_line=limit, on_long_line="refuse")
+    for number, line in lines_or_quote_counts(part, settings, counter):
+        if not isinstance(line, str):
+            raise _expansion_error(part, limit)
+        yield number, line
+
+
+def collect_text(lines: NumberedLines, part: SourcePart, settings: ReadSettings) -> str:
+    """Return the lines as one text, with a blank line for each number that is missing.
+
+    Raises `InputError` if the text of a compressed file is too large (`_MAX_EXPANDED_LINES`).
+    """
+    limit = _memory_limit(part, settings)
+    text = io.StringIO()  # takes one byte for a blank line; a list takes eight
+    line_number = 1
+    for number, line in lines:
+        line_feeds = number - line_number
+        if text.tell() + line_feeds + len(line) > limit:
+            raise _expansion_error(part, limit)
+        text.write("\n" * line_feeds + line)
+        line_number = number
+    return text.getvalue()
+
+
+def _memory_limit(part: SourcePart, settings: ReadSettings) -> int:
+    """Return the maximum number of bytes that are read as a whole from a part."""
+    if not part.source.compression:
+        return _UNLIMITED_BYTES
+    return min(_MAX_EXPANDED_LINES * settings.max_line, _UNLIMITED_BYTES)
+
+
+def _expansion_error(part: SourcePart, limit: int) -> InputError:
+    """Return the error for a compressed file that has more than `limit` bytes to be read as a whole."""
+    hint = "decompress it first, or for vocab and data raise --max-line"
+    return InputError(f"{part.source.name}: expands to more than {limit / 2**20:g} MiB", hint)
 
 
 def iter_short_lines(

@@ -46,6 +46,9 @@ _REQUIRED_ROLES: Final = ("cls", "sep", "mask")
 # Tokens that are not text, although the tokenizer may not mark them as special.
 _RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
 _HIDDEN_PREFIX: Final = "\uffff"  # not a character in Unicode, so no text contains a name that begins with it
+# Memory holds an entry for each id up to the largest. Removed tokens leave ids unused, but not nearly all ids.
+_MAX_USUAL_ID: Final = 100_000
+_MAX_ID_PER_TOKEN: Final = 10
 _DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
 # Rayon's threads would compete with the worker processes; encoding stays on the calling thread.
@@ -206,14 +209,19 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
 
 
 def _parse_tokenizer(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json`; raise `CheckpointError` if the file contains no tokenizer."""
+    """Read a `tokenizer.json`; raise `CheckpointError` if it contains no tokenizer, or an id far above their number."""
     from tokenizers import Tokenizer
 
     content = store.read_bytes(path)
     try:
-        return Tokenizer.from_str(content.decode())
+        tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises plain exceptions
         raise CheckpointError(f"{path}: not a tokenizer of the `tokenizers` library ({error})") from None
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    if max(ids, default=0) > _MAX_ID_PER_TOKEN * len(ids) + _MAX_USUAL_ID:
+        message = f"{path}: has only {len(ids):,} tokens, but the id {max(ids):,}"
+        raise CheckpointError(message, "number the tokens from 0 without holes")
+    return tokenizer
 
 
 def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:

@@ -214,6 +214,17 @@ def test_build_bad_text_leaves_nothing(
     assert not out.exists() or list(out.iterdir()) == []
 
 
+def test_build_bad_text_leaves_other_hidden_files(small_vocabulary: Path, tmp_path: Path, out: Path) -> None:
+    (out / ".git").mkdir(parents=True)
+    (out / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / "a.txt").write_bytes(b"Bad \xff byte.\n")
+    before = contents(out)
+    with pytest.raises(InputError):
+        build_data([str(tmp_path / "a.txt")], small_vocabulary, out, TENTH_HELD_OUT)
+    assert contents(out) == before
+    assert sorted(path.name for path in out.iterdir()) == [".git", ".lock"]
+
+
 def test_build_with_all_text_held_out_is_rejected(small_vocabulary: Path, tmp_path: Path, out: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("Ba de fi.\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,43 @@ def test_read_checkpoint_quantized_weights_are_rejected(tmp_path: Path) -> None:
     tensors["bert.pooler.dense.weight"] = tensors["bert.pooler.dense.weight"].to(torch.int8)
     torch.save(tensors, tmp_path / "pytorch_model.bin")
     with pytest.raises(CheckpointError, match=r"quantized: bert\.pooler\.dense\.weight has values of torch\.int8"):
+        hub.read_checkpoint(tmp_path)
+
+
+def test_read_checkpoint_fp8_weights_are_rejected(tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "pickled")
+    tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+    tensors["bert.pooler.dense.weight"] = tensors["bert.pooler.dense.weight"].to(torch.float8_e4m3fn)
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"quantized: bert\.pooler\.dense\.weight has values of torch\.float8"):
+        hub.read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("variant", ["expanded", "sparse", "meta"])
+def test_read_checkpoint_values_not_in_file_are_rejected(variant: str, tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "pickled")
+    tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
+    weight = tensors["bert.pooler.dense.weight"]
+    variants = {"expanded": weight[:1, :1].clone().expand_as(weight), "sparse": weight.to_sparse()}
+    tensors["bert.pooler.dense.weight"] = variants.get(variant, weight.to("meta"))
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"model\.bin: bert\.pooler\.dense\.weight is sparse, or has a shape for"):
+        hub.read_checkpoint(tmp_path)
+
+
+def test_read_checkpoint_compressed_archive_is_rejected(tmp_path: Path) -> None:
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "pickled")
+    path = tmp_path / "pytorch_model.bin"
+    torch.save(torch.load(path, weights_only=True) | {"filler": torch.zeros(1_000_000)}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: is compressed and expands to 4,\d{3},\d{3} bytes"):
         hub.read_checkpoint(tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import tracemalloc
 import zipfile
 from datetime import date
 from decimal import Decimal
@@ -159,3 +160,18 @@ def test_read_text_of_another_encoding_hints_the_conversion(tmp_path: Path) -> N
         with pytest.raises(InputError) as raised:
             read_text(path)
         assert encoding.replace("iso", "iso-").replace("_", "-").upper() in str(raised.value.hint)
+
+
+def test_read_text_gzip_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("albert_cli.tasks.data_files._MAX_EXPANDED_BYTES", 1 << 20, raising=False)
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress(b"a" * (1 << 20)))
+    assert len(read_text(path)) == 1 << 20
+    path.write_bytes(gzip.compress(b"a" * 32_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"a\.tsv\.gz: expands to more than 1 MiB"):
+            read_text(path)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()

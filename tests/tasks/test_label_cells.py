@@ -94,6 +94,11 @@ def test_infer_classes_nested_label_is_rejected(tmp_path: Path, label: object) -
             open_table(validate_recipe(TableSettings, {"train": str(path)}, "recipe"))
 
 
+def test_infer_classes_huge_integer_is_no_list(tmp_path: Path) -> None:
+    label = "[" + "9" * 5000 + "]"  # Python parses at most 4,300 digits
+    assert open_labels(tmp_path, [label, "b"], kind="classification").labels == (label, "b")
+
+
 def test_class_none_of_a_model_is_not_missing(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\na,None\nb,low\nc,\n", encoding="utf-8")
     task = open_table(TableSettings(missing="skip"), str(tmp_path / "a.csv"), ModelHead(("high", "low", "none")))

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import io
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -124,6 +126,48 @@ def test_long_record_is_rejected_or_skipped_whole(tmp_path: Path, name: str, con
     (source,) = resolve_sources([str(path)])
     assert [document.text.strip() for document in read_part(SourcePart(source), settings, counter)] == ["One.", "Two."]
     assert counter.counts.too_long == 1
+
+
+BOMBS = {  # name, first bytes, repeated bytes, message
+    "array on one line": ("a.json.gz", b'["', b"a", "expands to more than 1 MiB"),
+    "indented array": ("a.json.gz", b"[\n", b'"' + b"a" * 1000 + b'",\n', "expands to more than 1 MiB"),
+    "JSON line": ("a.json.gz", b'{"text": "', b"a", "expands to more than 1 MiB"),
+    "article": ("wiki_00.gz", b"<doc>\n", b"a" * 1000 + b"\n", "a <doc> without"),
+    "line of an article": ("wiki_00.gz", b"<doc>\n", b"a", "expands to more than 1 MiB"),
+}
+
+
+@pytest.mark.parametrize(("name", "start", "repeated", "message"), BOMBS.values(), ids=BOMBS)
+def test_compressed_bomb_takes_limited_memory(
+    tmp_path: Path, name: str, start: bytes, repeated: bytes, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(start + repeated * (32_000_000 // len(repeated))))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=message):
+            read_texts(path, max_line=1 << 16)
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_compressed_blank_lines_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(b"\n" * 300_000 + b'["One."]'))
+    tracemalloc.start()
+    try:
+        assert read_texts(path, max_line=1 << 16) == ["One."]
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_json_error_after_blank_lines_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("\n\n[1,\n2")
+    with pytest.raises(InputError, match=r"a\.json:4: not valid JSON"):
+        read_texts(path)
 
 
 def test_json_record_with_a_nul_is_named_by_its_number(tmp_path: Path) -> None:

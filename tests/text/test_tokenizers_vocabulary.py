@@ -193,3 +193,16 @@ def test_vocab_txt_null_options_are_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
     vocabulary = Vocabulary.load(tmp_path)
     assert [vocabulary.pieces[index] for index in vocabulary.encode("Café")] == ["cafe"]
+
+
+@pytest.mark.parametrize(("largest_id", "is_loaded"), [(50_000, True), (5_000_000, False)])
+def test_ids_may_have_holes_but_not_any_size(tmp_path: Path, largest_id: int, is_loaded: bool) -> None:
+    path = write_names_as_pieces(tmp_path, "WordLevel", True) / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["a"] = largest_id
+    path.write_text(json.dumps(content))
+    if is_loaded:
+        assert Vocabulary.load(tmp_path).encode("a") == [largest_id]
+    else:
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: has only \d+ tokens, but the id 5,000,000"):
+            Vocabulary.load(tmp_path)
