@@ -68,8 +68,9 @@ Sources = Annotated[
         metavar="SOURCE...",
         help="Files, folders, globs or URLs of .txt, .json, .jsonl (or .ndjson, .jl), .csv, .tsv (also .gz, .bz2, .xz, "
         ".zst), .parquet, .arrow and the output of WikiExtractor; - for stdin; hf:NAME[:CONFIG[:SPLIT]]; squad:FILE "
-        "and race:FOLDER for their passages, squad-answers:FILE for each question with the sentence of its answer; docs: for the documentation "
-        "installed on this machine. SOURCE@WEIGHT: how often a pass uses the source's text.",
+        "and race:FOLDER for their passages, squad-answers:FILE for each question with the sentence of its answer; "
+        "docs: for the documentation installed on this machine. SOURCE@WEIGHT: how often a pass uses the source's "
+        "text.",
     ),
 ]
 Overrides = Annotated[
