@@ -206,9 +206,10 @@ def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
 
 
 def format_difference(difference: ScoreDifference) -> str:
-    """Return a difference times 100 with its 95 % interval."""
+    """Return a difference times 100 with its 95 % interval, and with a note if the interval leaves out the seeds."""
     points, low, high = map(_format_points, (difference.difference, difference.low, difference.high))
-    return f"{points} (95 % interval {low} to {high})"
+    note = ", without the error from seeds, because there is only one" if difference.seeds == 1 else ""
+    return f"{points} (95 % interval {low} to {high}{note})"
 
 
 def _list_reasons(reasons: Mapping[str, str]) -> str:
