@@ -91,8 +91,8 @@ class TaskResult(Record):
     """The fields that every result of one task has.
 
     `metric` is the name of the main metric. `majority` is its value for a predictor that knows nothing but the labels
-    of the training examples. `data` is the fingerprint of the class names and of all examples by split, and `examples`
-    the number of examples in each split.
+    of the training examples; of several seeds, which may differ in these examples, it is the median. `data` is the
+    fingerprint of the class names and of all examples by split, and `examples` the number of examples in each split.
 
     The properties have the values of a result without training; results of training override them.
     """

@@ -215,14 +215,14 @@ def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> Search
         points.append(SearchPoint(values=values, directory=directory, seconds=result.seconds, **summary))
     if not results:
         raise errors[0]
-    # The combinations share these fields. If they differ in `data.train_examples`, the fields are the first one's.
-    shared_fields = results[0].model_dump(include=set(TaskResult.model_fields) - {"seconds"})
-    highest_median = max(result.median for result in results)
+    best_result = max(results, key=lambda result: result.median)  # the first one of equal medians
+    # The combinations share these fields. If they differ in `data.train_examples`, the fields are those of the best.
+    shared_fields = best_result.model_dump(include=set(TaskResult.model_fields) - {"seconds"})
     return SearchResult(
         **shared_fields,
-        checkpoint=results[0].checkpoint,
+        checkpoint=best_result.checkpoint,
         points=points,
-        best=next(point for point in points if point.median == highest_median),
+        best=next(point for point in points if point.median == best_result.median),
         caveat=CAVEAT,
         budget=budget,
         seconds=round(sum(point.seconds for point in points), 2),

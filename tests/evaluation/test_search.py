@@ -61,6 +61,20 @@ def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp
     assert "CoLA seed 0 step" not in repeated.err
 
 
+def test_search_majority_is_that_of_the_best(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    """Combinations with other values of `data.train_examples` may differ in their majority class."""
+    out = tmp_path / "out"
+    call = ["search", "cola", "lr=1e-3,5e-3", "--checkpoint", encoder, "--data", glue, "--device", "cpu"]
+    call += ["--runs", 1, "--out", out, *(word for override in QUICK for word in ("-s", override))]
+    albert(*call)
+    path = out / "lr=5e-3" / "run-0" / "results.json"
+    record = store.read_json(path)
+    store.write_json(path, record | {"score": 1.0, "scores": record["scores"] | {"mcc": 1.0}, "majority": 0.25})
+    albert(*call)
+    result = store.read_json(out / "results.json")
+    assert (result["best"]["values"], result["majority"]) == ({"lr": "5e-3"}, 0.25)
+
+
 def test_search_of_a_value_with_brackets_is_repeated(encoder: Path, tmp_path: Path) -> None:
     rows = "".join(f"bade figo {i},{i % 2}\n" for i in range(12))
     data = tmp_path / "all.csv"
