@@ -91,8 +91,8 @@ class TaskResult(Record):
     """The fields that every result of one task has.
 
     `metric` is the name of the main metric. `majority` is its value for a predictor that knows nothing but the labels
-    of the training examples. `data` is the fingerprint of the class names and of all examples by split, and `examples`
-    the number of examples in each split.
+    of the training examples; of several seeds, which may differ in these examples, it is the median. `data` is the
+    fingerprint of the class names and of all examples by split, and `examples` the number of examples in each split.
 
     The properties have the values of a result without training; results of training override them.
     """
@@ -197,7 +197,8 @@ class ScoredResult(SingleScoreResult, CheckpointResult):
 class ScoreDifference(Record):
     """The mean difference between this model's main metric and another model's over the same seeds.
 
-    `low` and `high` bound a 95 % confidence interval, which includes the choice of seeds and of dev examples.
+    `low` and `high` bound a 95 % confidence interval, which includes the choice of seeds and of dev examples. With one
+    seed, it and `standard_error` include only the choice of dev examples.
     """
 
     difference: float

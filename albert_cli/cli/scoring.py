@@ -129,15 +129,15 @@ def evaluate(
     """
     from albert_cli.array_jobs import parse_array_job
     from albert_cli.evaluation import suite, verify
+    from albert_cli.evaluation.controls import parse_controls
     from albert_cli.training.task_setup import TaskRequest
 
-    changes = tuple(overrides or ())
     if verify.is_verify_recipe(task):
         rejected = (submission, retrain, controls, array_task, cluster, split != "dev", not baselines)
         if any(rejected) or recipes != PAPER_RECIPES:
             raise ConfigError(f"{task} takes only {_VERIFY_OPTIONS}", "remove the other options")
         # An empty checkpoint and 0 runs mean the values of the recipe.
-        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, changes, device, nproc), out)
+        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc), out)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
@@ -145,11 +145,11 @@ def evaluate(
         checkpoint=checkpoint,
         data=data,
         runs=runs or RUNS,
-        overrides=changes,
+        overrides=tuple(overrides or ()),
         device=device,
         nproc=nproc,
         retrain=retrain,
-        controls=suite.parse_controls(controls),
+        controls=parse_controls(controls),
         recipes=recipes,
         baselines=baselines,
         array_job=parse_array_job(array_task, os.environ, out),

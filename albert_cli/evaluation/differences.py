@@ -1,8 +1,10 @@
 """Compare two models, trained with the same seeds, on the same dev examples: the difference in score and its interval.
 
-The variance of the difference is the sum of two independent parts. The variance between seeds, which sample and order
-the training examples, is estimated from the differences of the seeds. The variance from the choice of dev examples is
-estimated by a bootstrap. The two-sided 95 % interval is that of a normal distribution.
+The difference has two independent errors. The error from the choice of seeds, which sample and order the training
+examples, is estimated from the differences of the seeds. The error from the choice of dev examples is estimated by a
+bootstrap. The two-sided 95 % interval combines their margins: the quantile of Student's t times the error from seeds,
+and the quantile of a normal distribution times the error from dev examples. One seed has no spread, so its interval has
+only the error from dev examples.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 
 from albert_cli.errors import CheckpointError
 from albert_cli.evaluation.output import run_directory
-from albert_cli.results import EvaluationResult, ScoreDifference
+from albert_cli.results import EvaluationResult, ScoreDifference, standard_error
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Array
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.metrics import scores
@@ -34,7 +36,8 @@ def compare_predictions(
 ) -> ScoreDifference | None:
     """Return the score of `first` minus the score of `second`, averaged over the seeds that both have.
 
-    gold: the classes or values of the dev examples [N]. Returns None if the two have no seed in common.
+    gold: the classes or values of the dev examples [N]. With one seed, the error and the interval leave out the error
+    from seeds. Returns None if the two have no seed in common.
     """
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
@@ -47,18 +50,26 @@ def compare_predictions(
         sample = generator.integers(len(gold), size=len(gold))  # indices, with replacement
         resampled = [(a[sample], b[sample]) for a, b in pairs]
         bootstrap_means.append(statistics.fmean(_score_differences(metric, gold[sample], resampled)))
-    variance = statistics.variance(bootstrap_means)
-    if len(seeds) > 1:
-        variance += statistics.variance(differences) / len(seeds)
     difference = statistics.fmean(differences)
-    error = math.sqrt(variance)
+    example_error = statistics.stdev(bootstrap_means)
+    seed_error = standard_error(differences) or 0.0
+    margin = math.hypot(_seed_quantile(len(seeds)) * seed_error, _NORMAL_QUANTILE * example_error)
     return ScoreDifference(
         difference=difference,
-        standard_error=error,
-        low=difference - _NORMAL_QUANTILE * error,
-        high=difference + _NORMAL_QUANTILE * error,
+        standard_error=math.hypot(seed_error, example_error),
+        low=difference - margin,
+        high=difference + margin,
         seeds=len(seeds),
     )
+
+
+def _seed_quantile(seeds: int) -> float:
+    """Return the value below which 97.5 % of Student's t distribution are, for a mean over seeds; 0 for one seed."""
+    if seeds < 2:
+        return 0.0
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, seeds - 1))
 
 
 def _score_differences(metric: str, gold: Array, pairs: Sequence[tuple[Array, Array]]) -> list[float]:

@@ -18,12 +18,21 @@ from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import DivergedError, LockedError
 from albert_cli.evaluation.output import CONTROLS_FOLDER, best_run, run_directory
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.evaluation.single import DivergedSeed, seeds_of, summarize_runs
+from albert_cli.evaluation.single import (
+    AllSeedsDiverged,
+    BaselineCache,
+    DivergedSeed,
+    evaluate_task,
+    seeds_of,
+    summarize_runs,
+)
 from albert_cli.formatting import count_of, format_percent
-from albert_cli.results import RESULTS, RunResult, read_result
-from albert_cli.training.finetune import check_run, finetune
+from albert_cli.results import RESULTS, EvaluationResult, RunResult, ScoredResult, read_result
+from albert_cli.tasks.registry import find_task
+from albert_cli.training.finetune import check_run, finetune, read_parents
 from albert_cli.training.intermediate import INTERMEDIATE_KEY, use_intermediate
 from albert_cli.training.loop import DIVERGED_FILE, DivergenceReport
+from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
@@ -46,6 +55,14 @@ class TaskRuns:
     prepared: PreparedTask
     out: Path  # contains a directory for each run
     controls: Mapping[str, TaskRuns] = field(default_factory=dict)  # by the control's initial weights
+    diverged: AllSeedsDiverged | None = None  # set if no run can start, because the intermediate model diverged
+
+    def with_diverged_intermediate(self, error: DivergedError) -> TaskRuns:
+        """Return the runs as diverged, because the run on their intermediate task raised `error`."""
+        title = find_task(self.prepared.recipe.intermediate_task).title
+        reason = f"the model of {title} to start from diverged: {error.message}"
+        reasons = {str(seed): reason for seed in seeds_of(self.prepared)}
+        return replace(self, diverged=AllSeedsDiverged(self.prepared.task.title, reasons))
 
 
 @dataclass(frozen=True)
@@ -133,9 +150,9 @@ def _check_started_runs(tasks: Sequence[TaskRuns], items: Sequence[_RunItem]) ->
 
 
 def _with_controls(tasks: Sequence[TaskRuns]) -> list[TaskRuns]:
-    """Return the tasks to fine-tune, each before its controls."""
+    """Return the tasks to fine-tune, each before its controls; without those whose intermediate model diverged."""
     all_runs = [runs for task in tasks for runs in (task, *task.controls.values())]
-    return [runs for runs in all_runs if runs.prepared.needs_training]
+    return [runs for runs in all_runs if runs.prepared.needs_training and runs.diverged is None]
 
 
 def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
@@ -166,6 +183,8 @@ def find_best_run(runs: TaskRuns) -> Path:
 
     Raises `AllSeedsDiverged` if no seed has a score.
     """
+    if runs.diverged is not None:
+        raise runs.diverged
     outcomes: list[RunResult | DivergedSeed] = []
     for seed in seeds_of(runs.prepared):
         directory = run_directory(runs.out, seed)
@@ -177,6 +196,30 @@ def find_best_run(runs: TaskRuns) -> Path:
             divergence = store.read_record(directory / DIVERGED_FILE, DivergenceReport)
             outcomes.append(DivergedSeed(seed, divergence.message))
     return best_run(runs.out, summarize_runs(runs.prepared.task.title, outcomes))
+
+
+def find_recorded_intermediate(runs: TaskRuns, intermediate_runs: TaskRuns) -> Path | None:
+    """Return the one of `intermediate_runs` from which an earlier call started some of `runs`.
+
+    Returns None if no run was started, or if that intermediate run no longer exists.
+    """
+    directories = [path for path in intermediate_runs.out.glob("run-*") if (path / RESULTS).is_file()]
+    by_fingerprint = {store.fingerprint(directory): directory for directory in directories}
+    for seed in seeds_of(runs.prepared):
+        parents = read_parents(run_directory(runs.out, seed)) or {}
+        if parents.get("intermediate") in by_fingerprint:
+            return by_fingerprint[parents["intermediate"]]
+    return None
+
+
+def evaluate_runs(runs: TaskRuns, inputs: Inputs, baseline_cache: BaselineCache) -> ScoredResult | EvaluationResult:
+    """Score a checkpoint, or summarize the runs of a task, as `evaluate_task` does.
+
+    Raises `AllSeedsDiverged` if no seed has a score, or if no run can start.
+    """
+    if runs.diverged is not None:
+        raise runs.diverged
+    return evaluate_task(runs.prepared, inputs, runs.out, baseline_cache)
 
 
 # ---------------------------------------------------------------- work items

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from albert_cli import config, console
-from albert_cli.errors import ConfigError
+from albert_cli.errors import ConfigError, DivergedError
 from albert_cli.evaluation.output import require_own_output
-from albert_cli.evaluation.parallel import TaskRuns, list_units, train_in_parallel
+from albert_cli.evaluation.parallel import TaskRuns, evaluate_runs, list_units, train_in_parallel
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
+from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import count_of, suggest
 from albert_cli.results import (
@@ -173,23 +173,28 @@ def _add_intermediates(
     """Fine-tune on the intermediate tasks; return the points with the resulting models as their initial encoders.
 
     Points with the same intermediate task and the same values of `ENCODER_KEYS` share a run. A point that needs no
-    intermediate run (`missing_intermediate`) does not change.
+    intermediate run (`missing_intermediate`) does not change. The runs of a point whose intermediate run diverges have
+    diverged, too.
     """
-    runs: dict[str, Path] = {}  # the directories of intermediate runs, by the name of their folder
+    directories: dict[str, Path] = {}  # of intermediate runs, by the name of their folder
     points_with_models = []
     for point in points:
-        prepared = point.runs.prepared
-        name = missing_intermediate(prepared)
+        runs = point.runs
+        name = missing_intermediate(runs.prepared)
         if name is not None:
             encoder_values = [f"{key}={value}" for key, value in point.combination.items() if key in ENCODER_KEYS]
             folder = ",".join([f"intermediate-{name}", *encoder_values])
-            if folder in runs:
-                prepared = use_intermediate(prepared, runs[folder], opened)
-            else:
-                prepared = add_intermediate(prepared, out / folder, request.overrides, opened)
-            if prepared.intermediate is not None:
-                runs[folder] = prepared.intermediate.directory
-        points_with_models.append(replace(point, runs=replace(point.runs, prepared=prepared)))
+            try:
+                if folder in directories:
+                    prepared = use_intermediate(runs.prepared, directories[folder], opened)
+                else:
+                    prepared = add_intermediate(runs.prepared, out / folder, request.overrides, opened)
+                runs = replace(runs, prepared=prepared)
+                if prepared.intermediate is not None:
+                    directories[folder] = prepared.intermediate.directory
+            except DivergedError as error:
+                runs = runs.with_diverged_intermediate(error)
+        points_with_models.append(replace(point, runs=runs))
     return points_with_models
 
 
@@ -203,7 +208,7 @@ def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> Search
         values = dict(grid_point.combination)
         directory = grid_point.runs.out.name
         try:
-            result = evaluate_task(grid_point.runs.prepared, grid_point.inputs, grid_point.runs.out, baseline_cache)
+            result = evaluate_runs(grid_point.runs, grid_point.inputs, baseline_cache)
         except AllSeedsDiverged as error:
             console.warn(error.message)
             errors.append(error)
@@ -215,14 +220,14 @@ def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> Search
         points.append(SearchPoint(values=values, directory=directory, seconds=result.seconds, **summary))
     if not results:
         raise errors[0]
-    # The combinations share these fields. If they differ in `data.train_examples`, the fields are the first one's.
-    shared_fields = results[0].model_dump(include=set(TaskResult.model_fields) - {"seconds"})
-    highest_median = max(result.median for result in results)
+    best_result = max(results, key=lambda result: result.median)  # the first one of equal medians
+    # The combinations share these fields. If they differ in `data.train_examples`, the fields are those of the best.
+    shared_fields = best_result.model_dump(include=set(TaskResult.model_fields) - {"seconds"})
     return SearchResult(
         **shared_fields,
-        checkpoint=results[0].checkpoint,
+        checkpoint=best_result.checkpoint,
         points=points,
-        best=next(point for point in points if point.median == highest_median),
+        best=next(point for point in points if point.median == best_result.median),
         caveat=CAVEAT,
         budget=budget,
         seconds=round(sum(point.seconds for point in points), 2),

@@ -174,12 +174,14 @@ def summarize_runs(
     if not runs:
         raise AllSeedsDiverged(title, diverged)
     # Runs that differ only in their seed are equal in every field of a `CheckpointResult` except the time. With
-    # `data.train_examples` their training data differ too, and the result has the fingerprint of the first seed's.
-    shared_fields = runs[0].model_dump(include=set(CheckpointResult.model_fields) - {"seconds"})
+    # `data.train_examples` their training data and thus `majority` differ too; `data` is that of the first seed.
+    shared_fields = runs[0].model_dump(include=set(CheckpointResult.model_fields) - {"seconds", "majority"})
+    majorities = [run.majority for run in runs if run.majority is not None]
     scores = [run.score for run in runs]
     scores_without_collapsed = [run.score for run in runs if run.collapsed is None]
     return EvaluationResult(
         **shared_fields,
+        majority=statistics.median(majorities) if majorities else None,
         protocol=runs[0].protocol,
         median=statistics.median(scores),
         spread=max(scores) - min(scores),

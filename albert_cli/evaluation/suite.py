@@ -1,13 +1,11 @@
 """`albert eval`: evaluate a checkpoint on one task, or on every GLUE task to compute their mean.
 
-`evaluate` returns the result of one task, `evaluate_suite` the results of all tasks; both also write `results.json`. A
-control fine-tunes the same seeds from other initial weights: the weights at step 0 of pretraining, or random ones.
-The score minus the score of the control from step 0 is the gain from pretraining.
+`evaluate` returns the result of one task, `evaluate_suite` the results of all tasks; both also write `results.json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,19 +14,14 @@ from typing import cast
 
 from albert_cli import console, store
 from albert_cli.array_jobs import ArrayJob
-from albert_cli.errors import ConfigError, InputError, MissingDataError
+from albert_cli.errors import InputError, MissingDataError
 from albert_cli.evaluation import submission
-from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
-from albert_cli.evaluation.output import (
-    CONTROLS_FOLDER,
-    EVALUATION_FILES,
-    best_run,
-    read_earlier_result,
-    require_own_output,
-)
+from albert_cli.evaluation.controls import AddIntermediate, evaluate_with_controls, prepare_controls
+from albert_cli.evaluation.output import EVALUATION_FILES, best_run, read_earlier_result, require_own_output
 from albert_cli.evaluation.parallel import (
     TaskRuns,
     find_best_run,
+    find_recorded_intermediate,
     finish_runs,
     list_units,
     require_finished,
@@ -43,18 +36,9 @@ from albert_cli.evaluation.scoring import (
     score_checkpoint,
     scoring_request,
 )
-from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, evaluate_task
+from albert_cli.evaluation.single import AllSeedsDiverged
 from albert_cli.inference.table_predictions import PredictExamples, check_test_file, predict_test_file
-from albert_cli.results import (
-    CONTROLS,
-    RESULTS,
-    ControlResult,
-    EvaluationResult,
-    ScoredResult,
-    SeedSummary,
-    SuiteResult,
-)
-from albert_cli.tasks.features import PairFeatures
+from albert_cli.results import RESULTS, EvaluationResult, ScoredResult, SuiteResult
 from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS, require_task_folders
 from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
@@ -64,15 +48,12 @@ from albert_cli.training.intermediate import (
     skip_intermediate,
     use_intermediate,
 )
-from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import resolve_schedule
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
 from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
 GLUE_SUITE = "glue"
 TaskEvaluation = ScoredResult | EvaluationResult
-# Returns a task that starts from a model of its intermediate task; if there is none, a run in the folder trains it.
-AddIntermediate = Callable[[PreparedTask, Path], PreparedTask]
 
 
 def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path | None = None) -> TaskEvaluation:
@@ -93,12 +74,13 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     if prepared.needs_training:
         resolve_schedule(prepared, inputs).check()
         prepared.warn_about_text(inputs)
-    controls = _prepare_controls(name, prepared, out, opened, partial(add_intermediate, opened=opened))
+    controls = prepare_controls(name, prepared, out, opened, partial(_train_intermediate, opened=opened))
     with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
-        prepared = add_intermediate(prepared, out / prepared.recipe.intermediate_task, opened=opened)
         runs = TaskRuns(name, prepared, out, controls)
+        runs = _train_intermediate(runs, out / prepared.recipe.intermediate_task, opened)
         train_in_parallel([runs], request)
-        result = _evaluate_with_controls(runs, inputs)
+        result = evaluate_with_controls(runs, inputs)
+    prepared = runs.prepared
     predict: PredictExamples = partial(predict_examples, prepared, precision=result.precision)
     if isinstance(result, EvaluationResult):
         predict = predict_with_run(prepared, best_run(out, result))
@@ -107,6 +89,11 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         predict_test_set = cast(submission.PredictTestSet, predict)  # a task of GLUE has logits as outputs
         submission.write_task_submission(prepared.task.name, request.data, submission_file, predict_test_set)
     return result
+
+
+def _train_intermediate(runs: TaskRuns, folder: Path, opened: OpenCheckpoints) -> TaskRuns:
+    """Return runs that start from a model of their intermediate task, which a run in `folder` fine-tunes first."""
+    return replace(runs, prepared=add_intermediate(runs.prepared, folder, opened=opened))
 
 
 @dataclass(frozen=True)
@@ -128,27 +115,32 @@ class _SuitePlan:
         return {name: self.prepared_tasks[name] for name in self.intermediate_tasks}
 
     def add_intermediate_of_suite(
-        self, prepared: PreparedTask, folder: Path, suite_runs: Sequence[TaskRuns], opened: OpenCheckpoints
-    ) -> PreparedTask:
-        """Return a task, or a control, with the model of its intermediate task as its initial encoder.
+        self, runs: TaskRuns, folder: Path, suite_runs: Sequence[TaskRuns], opened: OpenCheckpoints
+    ) -> TaskRuns:
+        """Return the runs of a task, or of a control, with the model of its intermediate task as the initial encoder.
 
-        The model is the best of the suite's finished runs of the intermediate task (`suite_runs`), or of the runs of
-        its controls, that start from the same encoder. If there are none, a run in `folder` is fine-tuned. A task whose
-        intermediate task is left out, or has an intermediate task itself, starts from the checkpoint, with a warning.
-        Raises `AllSeedsDiverged` if no seed of the runs has a score.
+        The model is from the suite's finished runs of the intermediate task (`suite_runs`), or from the runs of its
+        controls, that start from the same encoder. It is the model from which an earlier call started some of `runs`,
+        because runs of one result must not differ in it; without such runs it is the best model. If there are no
+        finished runs, a run in `folder` is fine-tuned. A task whose intermediate task is left out, or has an
+        intermediate task itself, starts from the checkpoint, with a warning. Raises `AllSeedsDiverged` if no seed of
+        the intermediate task has a score.
         """
+        prepared = runs.prepared
         name = missing_intermediate(prepared)
         if name is None:
-            return prepared
+            return runs
         reasons = {**self.left_out, **dict.fromkeys(self.intermediate_tasks, "it has an intermediate task itself")}
         if name in reasons:
-            return skip_intermediate(prepared, reasons[name])
+            return replace(runs, prepared=skip_intermediate(prepared, reasons[name]))
         encoder = encoder_overrides(prepared)
-        all_runs = [runs for task in suite_runs if task.name == name for runs in (task, *task.controls.values())]
-        for runs in all_runs:
-            if runs.prepared.needs_training and encoder_overrides(runs.prepared) == encoder:
-                return use_intermediate(prepared, find_best_run(runs), opened)
-        return add_intermediate(prepared, folder, opened=opened)
+        candidates = [task for task in suite_runs if task.name == name]
+        candidates += [control for task in candidates for control in task.controls.values()]
+        for other in candidates:
+            if other.prepared.needs_training and encoder_overrides(other.prepared) == encoder:
+                directory = find_recorded_intermediate(runs, other) or find_best_run(other)
+                return replace(runs, prepared=use_intermediate(prepared, directory, opened))
+        return _train_intermediate(runs, folder, opened)
 
 
 def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None = None) -> SuiteResult:
@@ -189,7 +181,7 @@ def _evaluate_in_order(
     request: TaskRequest, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
 ) -> dict[str, TaskEvaluation]:
     """Evaluate MNLI before the tasks that start from its model; raise `AllSeedsDiverged` if a task has no score."""
-    ready_runs = _list_runs(plan.ready_tasks, out, opened, partial(add_intermediate, opened=opened))
+    ready_runs = _list_runs(plan.ready_tasks, out, opened, partial(_train_intermediate, opened=opened))
     if request.array_job is not None:
         _train_array_job_in_order(request, request.array_job, plan, ready_runs, out, opened)
     results, diverged = _evaluate_tasks(request, ready_runs)
@@ -261,14 +253,14 @@ def _list_runs(
 ) -> list[TaskRuns]:
     """Return the runs of each task and of its controls.
 
-    add: adds the initial encoder to a task or a control, and may fine-tune it first on the intermediate task.
+    add: adds the initial encoder to the runs of a task or a control, and may fine-tune it on the intermediate task.
     """
     all_runs = []
     for name, prepared in prepared_tasks.items():
         task_out = out / name
-        controls = _prepare_controls(name, prepared, task_out, opened, add)
-        ready = add(prepared, task_out / prepared.recipe.intermediate_task)
-        all_runs.append(TaskRuns(name, ready, task_out, controls))
+        controls = prepare_controls(name, prepared, task_out, opened, add)
+        runs = TaskRuns(name, prepared, task_out, controls)
+        all_runs.append(add(runs, task_out / prepared.recipe.intermediate_task))
     return all_runs
 
 
@@ -289,7 +281,7 @@ def _evaluate_tasks(
     diverged: dict[str, AllSeedsDiverged] = {}
     for runs in tasks:
         try:
-            results[runs.name] = _evaluate_with_controls(runs, runs.prepared.load_inputs())
+            results[runs.name] = evaluate_with_controls(runs, runs.prepared.load_inputs())
         except AllSeedsDiverged as error:
             console.warn(error.message)
             diverged[runs.name] = error
@@ -319,78 +311,3 @@ def glue_metrics(result: TaskEvaluation) -> dict[str, float]:
     All metrics of a task count, except for CoLA's accuracy (arXiv 1804.07461, §3).
     """
     return {name: score for name, score in result.medians.items() if (result.task, name) != ("cola", "accuracy")}
-
-
-# ---------------------------------------------------------------- controls
-
-
-def parse_controls(text: str | None) -> tuple[str, ...]:
-    """Return the names of the controls in a list like `init,random`, without repetitions; none for None.
-
-    Raises `ConfigError` for an unknown name.
-    """
-    if text is None:
-        return ()
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in CONTROLS:
-            raise ConfigError(f"--controls: unknown control {name!r}", f"choose from {', '.join(CONTROLS)}")
-    return tuple(dict.fromkeys(names))
-
-
-def _prepare_controls(
-    name: str, prepared: PreparedTask, out: Path, opened: OpenCheckpoints, add: AddIntermediate
-) -> dict[str, TaskRuns]:
-    """Return the runs of each control, in folders of the task's `out`.
-
-    If the recipe has an intermediate task, the control starts from its own model of that task, which `add` adds. Raises
-    `ConfigError` if the task is only scored, or if the weights of step 0 were not saved.
-    """
-    request = prepared.request
-    if request.controls and not prepared.needs_training:
-        raise ConfigError(
-            f"--controls: {prepared.task.title} is only scored, so there is nothing to compare",
-            "use a pretrained model as --checkpoint",
-        )
-    controls = {}
-    for control in request.controls:
-        overrides = (*request.overrides, f"model.weights={control}")
-        control_task = prepare_evaluation(name, replace(request, overrides=overrides, controls=()), opened)
-        control_task = add(control_task, out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control)
-        controls[control] = TaskRuns(name, control_task, out / CONTROLS_FOLDER / control)
-    return controls
-
-
-def _evaluate_with_controls(runs: TaskRuns, inputs: Inputs) -> TaskEvaluation:
-    """Evaluate a task, then its controls; add the comparison with them to the task's result, and write it again.
-
-    inputs: the task's inputs for its first seed.
-    """
-    baseline_cache: BaselineCache = {}
-    result = evaluate_task(runs.prepared, inputs, runs.out, baseline_cache)
-    if not runs.controls or not isinstance(result, EvaluationResult):
-        return result
-    task = runs.prepared.task
-    predictions = read_predictions_by_seed(task, runs.out, result, len(inputs.dev_examples))
-    lowest_score = min(result.scores_by_seed.values())
-    control_results = {}
-    differences = dict(result.differences)
-    for name, control in runs.controls.items():
-        try:
-            evaluation = evaluate_task(control.prepared, inputs, control.out, baseline_cache)
-        except AllSeedsDiverged as error:
-            console.warn(f"{CONTROLS[name]}: {error.message}")
-            control_results[name] = ControlResult(diverged=error.reasons)
-            continue
-        assert isinstance(evaluation, EvaluationResult), "a control is never scored without training"
-        highest_control_score = max(evaluation.scores_by_seed.values())
-        summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
-        control_results[name] = ControlResult(**summary, every_seed_above=lowest_score > highest_control_score)
-        if isinstance(inputs.dev, PairFeatures):
-            control_predictions = read_predictions_by_seed(task, control.out, evaluation, len(inputs.dev_examples))
-            difference = compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)
-            if difference is not None:
-                differences[name] = difference
-    result = result.model_copy(update={"controls": control_results, "differences": differences})
-    result.write(runs.out / RESULTS)
-    return result

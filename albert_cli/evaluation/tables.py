@@ -49,7 +49,7 @@ def format_result(result: AnyResult) -> str:
             return format_run(result, None)
         case EvaluationResult():
             titles = {"majority": constant_baseline(result.task)}
-            notes = [*_notes([result]), *_other_split_notes([result])]
+            notes = [*_metric_notes([result]), *_notes([result])]
             return _join_paragraphs(_format_table(_COLUMNS, _task_rows(result), titles), notes)
         case SuiteResult():
             return _format_suite(result)
@@ -97,7 +97,7 @@ def _format_suite(suite: SuiteResult) -> str:
         mean = suite.mean_of_tasks
     rows = [row for task in tasks for row in _task_rows(task)]
     rows.append({"task": mean_title, "median": format_percent(mean)})
-    notes = [*_notes([task for task in tasks if isinstance(task, EvaluationResult)]), *_other_split_notes(tasks)]
+    notes = [*_metric_notes(tasks), *_notes([task for task in tasks if isinstance(task, EvaluationResult)])]
     if suite.left_out:
         notes.append(f"Left out, without data: {', '.join(TASKS[name].title for name in suite.left_out)}.")
     if isinstance(suite.diagnostics, ScoredResult):
@@ -151,8 +151,9 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     if any(result.baselines for result in results):
         yield _BASELINES_NOTE
     for result in results:
+        minuend = "pretrained" if result.protocol.weights == "pretrained" else "model"
         for name, difference in result.differences.items():
-            yield f"{result.title}, pretrained minus {CONTROLS.get(name, name)}: {format_difference(difference)}"
+            yield f"{result.title}, {minuend} minus {CONTROLS.get(name, name)}: {format_difference(difference)}"
     yield from _control_notes(results)
     for result in results:
         if result.diverged:
@@ -182,33 +183,37 @@ def medians_on_other_splits(result: TaskScore) -> dict[str, float]:
     return {name: median for name, median in result.medians.items() if name.startswith(prefixes)}
 
 
-def _other_split_notes(results: Sequence[ScoredResult | EvaluationResult]) -> Iterator[str]:
-    """Yield a note for each result with scores on other splits; the table has only the score on the main split."""
+def _metric_notes(results: Sequence[ScoredResult | EvaluationResult]) -> Iterator[str]:
+    """Yield a note with the medians of the further metrics of each result; the table has only the main metric."""
     for result in results:
-        scores = [f"{name} {format_percent(score)}" for name, score in medians_on_other_splits(result).items()]
+        medians = {name: median for name, median in result.medians.items() if name != result.metric}
+        scores = [f"{name.replace('_', ' ')} {format_percent(median)}" for name, median in medians.items()]
         if scores:
-            yield f"{result.title}: {', '.join(scores).replace('_', ' ')}"
+            yield f"{result.title}, other metrics: {', '.join(scores)}"
 
 
 def _control_notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
-    """Yield for each control a note on the tasks where every pretrained seed is above every seed of the control."""
+    """Yield for each control a note on the tasks where every seed of the model is above every seed of the control."""
+    is_pretrained = all(result.protocol.weights == "pretrained" for result in results)
+    seed = "pretrained seed" if is_pretrained else "seed of the model"
     for name, title in CONTROLS.items():
         controlled = [result for result in results if name in result.controls]
         # If all seeds of the control diverged, `every_seed_above` is None and the task is in neither list.
         above = ", ".join(r.title for r in controlled if r.controls[name].every_seed_above is True)
         not_above = ", ".join(r.title for r in controlled if r.controls[name].every_seed_above is False)
         if above and not_above:
-            yield f"Every pretrained seed is above every seed of the {title} on {above}, but not on {not_above}."
+            yield f"Every {seed} is above every seed of the {title} on {above}, but not on {not_above}."
         elif above:
-            yield f"Every pretrained seed is above every seed of the {title} on {above}."
+            yield f"Every {seed} is above every seed of the {title} on {above}."
         elif not_above:
-            yield f"On {not_above} not every pretrained seed is above every seed of the {title}."
+            yield f"On {not_above} not every {seed} is above every seed of the {title}."
 
 
 def format_difference(difference: ScoreDifference) -> str:
-    """Return a difference times 100 with its 95 % interval."""
+    """Return a difference times 100 with its 95 % interval, and with a note if the interval leaves out the seeds."""
     points, low, high = map(_format_points, (difference.difference, difference.low, difference.high))
-    return f"{points} (95 % interval {low} to {high})"
+    note = ", without the error from seeds, because there is only one" if difference.seeds == 1 else ""
+    return f"{points} (95 % interval {low} to {high}{note})"
 
 
 def _list_reasons(reasons: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +22,13 @@ from numpy.typing import NDArray
 
 from albert_cli.report.collect import read_curves
 from albert_cli.results import TaskScore
-from albert_cli.tasks.metrics import scores
+from albert_cli.tasks.metrics import METRICS, scores
 from albert_cli.tasks.predictions import PredictionLine, prediction_kind, read_predictions
 
 JACKKNIFE_GROUPS: Final = 64  # more give a more precise error, and take more time
+# The metrics that can be computed from the saved predictions, by kind. Others, such as the accuracy on MNLI's
+# mismatched split or on a school level of RACE, need examples or groups that a run's predictions do not have.
+_METRICS_OF_PREDICTIONS: Final[Mapping[str, Sequence[str]]] = {"span": ("f1", "em"), "class": METRICS, "value": METRICS}
 JackknifeEstimate = NDArray[np.float64]  # [1 + JACKKNIFE_GROUPS]
 
 
@@ -96,7 +99,8 @@ def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -
     """Return the estimate of each metric of a task.
 
     The value is the median over fine-tuning runs. The error is that of the mean over runs, because a median is not
-    smooth. It is computed from the predictions in `directory` or its folders `run-…`, and unknown without predictions.
+    smooth. It is computed from the predictions in `directory` or its folders `run-…`. It is unknown without
+    predictions, and for metrics that cannot be computed from them.
     """
     runs = [read_predictions(folder) for folder in (directory, *sorted(directory.glob("run-*")))]
     estimates = {}
@@ -111,9 +115,9 @@ def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -
 
 
 def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequence[str]) -> JackknifeEstimate:
-    """Return the estimate of a run's metric; the error is unknown unless predictions are spans, classes or numbers."""
+    """Return the estimate of a run's metric; the error is unknown for metrics not in `_METRICS_OF_PREDICTIONS`."""
     kind = prediction_kind(lines[0])
-    if kind not in ("span", "class", "value"):
+    if metric not in _METRICS_OF_PREDICTIONS.get(kind, ()):
         return value_of_unknown_error(0.0)  # the value does not matter: `jackknife_task` uses only the deviations
     if kind == "span":
         scores_N = np.array([line["f1"] if metric == "f1" else line["em"] for line in lines], np.float64)

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+METRICS: Final = ("accuracy", "f1", "macro_f1", "mcc", "pearson", "spearman")  # the names for `scores`
 Array = NDArray[Any]
 
 

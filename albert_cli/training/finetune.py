@@ -201,7 +201,7 @@ def _check_saved_run(
 
     Raises `ConfigError` if the run in `out` was started from other checkpoints or data, or with another recipe.
     """
-    saved_parents = _read_parents(out)
+    saved_parents = read_parents(out)
     # The parents are compared first, because other data may also change the number of steps.
     if saved_parents is not None:
         run.check_parents(out, saved_parents, parents)
@@ -210,7 +210,7 @@ def _check_saved_run(
     return recipe
 
 
-def _read_parents(out: Path) -> Mapping[str, str] | None:
+def read_parents(out: Path) -> Mapping[str, str] | None:
     """Return the parents of the run in `out`, from its result, its divergence or its newest readable checkpoint.
 
     Returns None if the run has none of these files yet.

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation import suite
+from albert_cli.evaluation import parallel
+from albert_cli.evaluation.controls import parse_controls
 from albert_cli.evaluation.output import best_run
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
@@ -21,6 +23,7 @@ from albert_cli.report.build import build_report
 from albert_cli.results import ControlResult, EvaluationResult, read_result
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask
 from tests.helpers.command import albert
@@ -160,7 +163,7 @@ def test_control_that_diverges_is_reported(
             raise AllSeedsDiverged("CoLA", {"0": "step 3"})
         return evaluate_task(prepared, *arguments)
 
-    monkeypatch.setattr(suite, "evaluate_task", diverge_if_random)
+    monkeypatch.setattr(parallel, "evaluate_task", diverge_if_random)
     result = evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["random"])
     control = result["controls"]["random"]
     assert control == {"scores_by_seed": {}, "diverged": {"0": "step 3"}, "collapsed": {}}
@@ -171,9 +174,9 @@ def test_control_that_diverges_is_reported(
 
 def test_controls_unknown_or_of_a_scored_task_are_rejected(run: Path, glue: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown control 'randon'"):
-        suite.parse_controls("init,randon")
-    assert suite.parse_controls("random, init,random") == ("random", "init")
-    assert suite.parse_controls(None) == ()
+        parse_controls("init,randon")
+    assert parse_controls("random, init,random") == ("random", "init")
+    assert parse_controls(None) == ()
     evaluate("cola", str(run), str(glue), tmp_path / "out", 1, ONCE, "cpu")
     tuned = str(tmp_path / "out" / "run-0")
     with pytest.raises(ConfigError, match="CoLA is only scored"):
@@ -197,6 +200,56 @@ def test_suite_control_starts_from_its_best_mnli_run(run: Path, inference: Path,
     result = store.read_json(out / "rte" / "controls" / "random" / "results.json")
     assert result["intermediate"] == store.fingerprint(best_run(out / "mnli" / "controls" / "random", control))
     assert not (out / "rte" / "mnli").exists()
+
+
+def test_suite_runs_added_later_start_from_the_same_mnli_run(run: Path, inference: Path, tmp_path: Path) -> None:
+    """The best of two MNLI runs may be another one than the only run of the first call."""
+    out = tmp_path / "out"
+    call = ("glue", str(run), str(copy_tasks(inference, tmp_path / "data", "MNLI", "RTE")), out)
+    evaluate(*call, 1, ONCE, "cpu", controlled=["random"])
+    for folder in ("", "controls/random"):
+        path = out / "mnli" / folder / "run-0" / "results.json"
+        record = store.read_json(path)
+        store.write_json(path, record | {"score": -1.0, "scores": record["scores"] | {"accuracy": -1.0}})
+    evaluate(*call, 2, ONCE, "cpu", controlled=["random"])
+    for folder in ("", "controls/random"):
+        mnli_result = read_result(out / "mnli" / folder / "results.json")
+        assert isinstance(mnli_result, EvaluationResult)
+        assert best_run(out / "mnli" / folder, mnli_result).name == "run-1"
+        first_mnli_run = store.fingerprint(out / "mnli" / folder / "run-0")
+        results = [store.read_json(out / "rte" / folder / f"run-{seed}" / "results.json") for seed in (0, 1)]
+        assert [result["intermediate"] for result in results] == [first_mnli_run] * 2
+
+
+@pytest.mark.parametrize("task", ["rte", "glue"])
+def test_control_whose_mnli_model_diverges_is_reported(
+    task: str,
+    run: Path,
+    inference: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    original = FinetuneJob.loss_sums
+
+    def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
+        is_diverging = self.prepared.task.name == "mnli" and self.settings.model.weights == "random"
+        factor = float("nan") if is_diverging else 1.0
+        return {name: value * factor for name, value in original(self, data).items()}
+
+    monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
+    out = tmp_path / "out"
+    call = (task, str(run), str(copy_tasks(inference, tmp_path / "data", "MNLI", "RTE")), out, 1, ONCE, "cpu")
+    result = evaluate(*call, controlled=["random", "init"])
+    controls = (result["tasks"]["rte"] if task == "glue" else result)["controls"]
+    assert list(controls) == ["random", "init"]
+    assert "median" in controls["init"] and "median" not in controls["random"]
+    assert re.match("the model of MNLI to start from diverged: .*step 1: the loss", controls["random"]["diverged"]["0"])
+    assert "warning: random weights: RTE: its only seed diverged" in capfd.readouterr().err
+    assert "1 of 1" in as_text(result)
+    rte_out = out / "rte" if task == "glue" else out
+    assert not list(rte_out.glob("controls/random/run-*"))
+    assert evaluate(*call, controlled=["random", "init"], nproc=2) == result, "also without a run to train"
 
 
 def test_suite_task_with_another_encoder_trains_mnli(run: Path, inference: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from albert_cli.errors import CheckpointError
 from albert_cli.evaluation import differences
 from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
+from albert_cli.evaluation.tables import format_difference
 from albert_cli.tasks.classification import Classification
 from tests.helpers.results import evaluation_result
 
@@ -62,6 +63,35 @@ def test_difference_error_grows_with_the_spread_of_seeds() -> None:
         assert difference is not None
         errors.append(difference.standard_error)
     assert errors[1] > 3 * errors[0]
+
+
+def test_difference_interval_misses_one_in_twenty_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seeds with a standard deviation of 3 points, and models that are equally good; 1.96 errors miss 18 %."""
+    monkeypatch.setattr(differences, "_RESAMPLES", 10)  # the error from 10,000 examples is small in comparison
+    rng = np.random.default_rng(0)
+    gold = np.arange(10_000) % 2
+    second = {seed: predictions_with_errors(gold, 3000, 100 + seed) for seed in range(3)}
+    misses = 0
+    for _ in range(400):
+        errors = (3000 + 300 * rng.standard_normal(3)).round().astype(int)
+        first = {seed: predictions_with_errors(gold, count, seed) for seed, count in enumerate(errors)}
+        difference = compare_predictions("accuracy", gold, first, second)
+        assert difference is not None
+        misses += not difference.low <= 0 <= difference.high
+    assert 5 <= misses <= 40
+
+
+def test_difference_of_one_seed_reports_the_missing_error() -> None:
+    gold = np.arange(1000) % 2
+    first = {seed: predictions_with_errors(gold, 100 + 50 * seed, seed) for seed in range(2)}
+    second = {seed: predictions_with_errors(gold, 300, 10 + seed) for seed in range(2)}
+    one_seed = compare_predictions("accuracy", gold, {0: first[0]}, second)
+    two_seeds = compare_predictions("accuracy", gold, first, second)
+    assert one_seed is not None and two_seeds is not None
+    assert one_seed.high - one_seed.low == pytest.approx(2 * 1.96 * one_seed.standard_error)
+    assert two_seeds.high - two_seeds.low > 4 * (one_seed.high - one_seed.low)
+    assert "without the error from seeds" in format_difference(one_seed)
+    assert "without" not in format_difference(two_seeds)
 
 
 def test_difference_without_common_seed_is_none() -> None:

@@ -312,3 +312,11 @@ def test_summarize_runs_computes_the_standard_error() -> None:
     single = summarize(runs[:1])
     assert single.standard_error is None
     assert "s.e." not in as_text(single.to_json())
+
+
+def test_summarize_runs_majority_is_the_median() -> None:
+    """With `data.train_examples` each seed samples its own training examples."""
+    majorities = (0.50, 0.40, 0.42, None)
+    runs = [run_result(0.6, seed, majority=majority).to_json() for seed, majority in enumerate(majorities)]
+    assert summarize(runs).majority == 0.42
+    assert summarize(runs[3:]).majority is None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.search import parse_grid
+from albert_cli.training.finetune import FinetuneJob
 from tests.helpers.command import albert
 from tests.helpers.task_runs import QUICK
 
@@ -61,6 +64,20 @@ def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp
     assert "CoLA seed 0 step" not in repeated.err
 
 
+def test_search_majority_is_that_of_the_best(encoder: Path, glue: Path, tmp_path: Path) -> None:
+    """Combinations with other values of `data.train_examples` may differ in their majority class."""
+    out = tmp_path / "out"
+    call = ["search", "cola", "lr=1e-3,5e-3", "--checkpoint", encoder, "--data", glue, "--device", "cpu"]
+    call += ["--runs", 1, "--out", out, *(word for override in QUICK for word in ("-s", override))]
+    albert(*call)
+    path = out / "lr=5e-3" / "run-0" / "results.json"
+    record = store.read_json(path)
+    store.write_json(path, record | {"score": 1.0, "scores": record["scores"] | {"mcc": 1.0}, "majority": 0.25})
+    albert(*call)
+    result = store.read_json(out / "results.json")
+    assert (result["best"]["values"], result["majority"]) == ({"lr": "5e-3"}, 0.25)
+
+
 def test_search_of_a_value_with_brackets_is_repeated(encoder: Path, tmp_path: Path) -> None:
     rows = "".join(f"bade figo {i},{i % 2}\n" for i in range(12))
     data = tmp_path / "all.csv"
@@ -103,6 +120,26 @@ def test_search_trains_intermediate_per_initial_encoder(encoder: Path, inference
     for point in json.loads((out / "results.json").read_text())["points"]:
         result = json.loads((out / point["directory"] / "results.json").read_text())
         assert result["intermediate"] == fingerprints[point["values"]["model.weights"]]
+
+
+def test_search_continues_after_a_diverged_intermediate_run(
+    encoder: Path, inference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = FinetuneJob.loss_sums
+
+    def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
+        is_diverging = self.prepared.task.name == "mnli" and self.settings.model.weights == "random"
+        factor = float("nan") if is_diverging else 1.0
+        return {name: value * factor for name, value in original(self, data).items()}
+
+    monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
+    out = tmp_path / "out"
+    call = ["search", "rte", "model.weights=random,pretrained", "--checkpoint", encoder, "--data", inference]
+    call += ["--device", "cpu", "--runs", 2, "--out", out, *(word for override in QUICK for word in ("-s", override))]
+    albert(*call)
+    random, pretrained = store.read_json(out / "results.json")["points"]
+    assert "median" not in random and list(random["diverged"]) == ["0", "1"]
+    assert pretrained["diverged"] == {} and len(pretrained["scores_by_seed"]) == 2
 
 
 @pytest.mark.parametrize(

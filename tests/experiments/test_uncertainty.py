@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,37 @@ def test_jackknife_task_has_the_result_and_its_error(runs: int, tmp_path: Path) 
     assert jackknife_error(jackknife_task(["mcc"], result, tmp_path / "run-0")["mcc"]) > 0.7 * (1 - 0.4**2) / math.sqrt(
         1000
     )
+
+
+def class_line(n: int) -> dict[str, object]:
+    return {"label": "ab"[n % 2], "prediction": "ab"[n % 3 % 2], "probabilities": {"a": 0.5, "b": 0.5}}
+
+
+def value_line(n: int) -> dict[str, object]:
+    return {"label": n / 7, "prediction": float(n % 5)}
+
+
+def span_line(n: int) -> dict[str, object]:
+    return {"prediction": "b", "answers": ["b"], "f1": 1.0, "em": float(n % 2)}
+
+
+@pytest.mark.parametrize(
+    ("line", "metric"),
+    [
+        (class_line, "middle_accuracy"),
+        (class_line, "mismatched_accuracy"),
+        (value_line, "mismatched_pearson"),
+        (span_line, "no_answer_em"),
+    ],
+)
+def test_jackknife_task_other_metric_has_unknown_error(
+    line: Callable[[int], dict[str, object]], metric: str, tmp_path: Path
+) -> None:
+    """A run's predictions do not have the examples, or the groups of examples, of these metrics."""
+    (tmp_path / "run-0").mkdir()
+    lines = [json.dumps({"id": str(n)} | line(n)) for n in range(100)]
+    (tmp_path / "run-0" / "predictions.dev.jsonl").write_text("\n".join(lines) + "\n")
+    result = evaluation_result(all_scores={metric: [0.4]})
+    estimate = jackknife_task([metric], result, tmp_path)[metric]
+    assert estimate[0] == 0.4
+    assert jackknife_error(estimate) == math.inf
