@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import mmap
 import os
 import pathlib
 import re
@@ -24,6 +25,7 @@ from albert_cli.errors import BusyError, CheckpointError, InputError
 from albert_cli.journal import Journal, read_journal
 from tests.helpers.leftovers import leftover, of_living_process, of_other_machine
 from tests.helpers.namespaces import has_namespaces
+from tests.helpers.nfs import emulate_nfs, needs_maps
 from tests.helpers.unprivileged import print_as_nobody
 
 # The functions of `os` that change the disk.
@@ -196,6 +198,21 @@ def test_removed_directory_is_whole_or_missing(crash: bool, tmp_path: Path) -> N
             assert verified_text(folder / "artifact") == "old"
 
     sweep(tmp_path, prepare, lambda folder: store.remove_directory(folder / "artifact"), check, crash=crash)
+
+
+@needs_maps
+def test_mapped_directory_on_nfs_counts_as_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.commit_directory(tmp_path / "artifact", "checkpoint") as staging:
+        write_files(staging, "old")
+    with (tmp_path / "artifact" / "a").open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ):
+        renamed = emulate_nfs(monkeypatch)
+        with store.commit_directory(tmp_path / "artifact", "checkpoint", replace=True) as staging:
+            write_files(staging, "new")
+        assert [path.name for path in renamed] == ["a"]
+        assert verified_text(tmp_path / "artifact") == "new"
+        store.remove_directory(tmp_path / "artifact")
+    store.remove_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @with_error_and_crash
