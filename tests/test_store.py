@@ -9,6 +9,7 @@ import mmap
 import os
 import pathlib
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -527,17 +528,18 @@ def test_full_disk_is_reported_and_leaves_no_files(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP])
 def test_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(BusyError, match="no locks"), store.lock(tmp_path / "out"):
+    with pytest.raises(BusyError, match="no locks"), store.lock(tmp_path / "new" / "out"):
         pass
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM])
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV, errno.EPERM])
 def test_file_system_that_cannot_rename_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -552,6 +554,39 @@ def test_file_system_that_cannot_rename_is_reported(
     with pytest.raises(BusyError, match="out: its file system cannot rename directories"), store.lock(tmp_path / "out"):
         raise AssertionError
     assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP])
+def test_file_system_that_cannot_sync_a_directory_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fsync = os.fsync
+
+    def files_only(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_only)
+    with store.commit_directory(tmp_path / "artifact", "checkpoint") as staging:
+        write_files(staging, "x")
+    assert verified_text(tmp_path / "artifact") == "x"
+
+
+@pytest.mark.parametrize("is_share", [False, True], ids=["disk", "share"])
+def test_commit_makes_files_readable_where_it_may(
+    is_share: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: int, **_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    with store.commit_directory(tmp_path / "artifact", "checkpoint") as staging:
+        write_files(staging, "x")
+        (staging / "b").chmod(0o600)
+        if is_share:  # with one owner and one mode for all files
+            monkeypatch.setattr(os, "chmod", refuse)
+    assert verified_text(tmp_path / "artifact") == "x"
+    assert stat.S_IMODE((tmp_path / "artifact" / "b").stat().st_mode) == (0o600 if is_share else 0o644)
 
 
 def test_walk_folders_prefers_real_folders_to_links(tmp_path: Path) -> None:
