@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_cli.data import shards
 from albert_cli.data.records import ShardRecord
-from albert_cli.data.shards import MappedShards, Shard, TokenCorpus, id_type
+from albert_cli.data.shards import MappedShards, Shard, TokenCorpus, _raise_open_file_limit, id_type
 from albert_cli.data.writer import ShardWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
 from tests.helpers.corpora import numbered_corpus
@@ -148,7 +147,7 @@ def test_open_file_limit_is_raised_as_far_as_allowed(
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", set_limits)
     for _ in range(2):
-        assert shards._raise_open_file_limit() == limits[-1][0] == expected
+        assert _raise_open_file_limit() == limits[-1][0] == expected
 
 
 def test_corpus_open_without_data_directory_is_rejected(tmp_path: Path) -> None:

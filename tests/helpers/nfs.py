@@ -18,7 +18,7 @@ def is_mapped(path: Path) -> bool:
 
 
 def emulate_nfs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Rename each mapped file that this process deletes, as NFS does; return the list of these files, empty at first."""
+    """Rename each mapped file that this process deletes, as NFS does; return the list of these files."""
     unlink = os.unlink
     renamed: list[Path] = []
 
@@ -29,7 +29,7 @@ def emulate_nfs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
             return
         renamed.append(folder / path)
         hidden = Path(path).with_name(f".nfs{uuid.uuid4().hex}")
-        os.rename(path, hidden, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)  # noqa: PTH104 - `Path.rename` has no dir_fd
+        os.rename(path, hidden, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "unlink", rename_if_mapped)
     return renamed
