@@ -57,10 +57,23 @@ def describe_cpu() -> CpuInfo:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, which may be fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use, which may be fewer than the machine has.
+
+    The scheduler (`taskset`, Slurm) and the container (`docker --cpus`) may limit them.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([cores, *_core_limits()])
+
+
+def _core_limits() -> Iterator[int]:
+    """Yield the number of cores, rounded up, whose time each control group of this process may use."""
+    for folder in _control_groups("cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of versions 2 and 1
+            with suppress(OSError, ValueError):  # a missing file, or "max" instead of a number
+                words = [word for name in names for word in (folder / name).read_text().split()]
+                quota, period = map(int, words)
+                if quota > 0:  # version 1 has -1 for no limit
+                    yield -(-quota // period)
 
 
 def memory_info() -> dict[str, int]:
@@ -92,7 +105,7 @@ def _process_limits() -> Iterator[tuple[int, int]]:
 
 def _container_limits() -> Iterator[tuple[int, int]]:
     """Yield (limit, bytes in use) of each control group of this process, which psutil does not read."""
-    for folder in _control_groups():
+    for folder in _control_groups("memory"):
         counts = _read_counts(folder / "memory.stat")
         # The cache of files does not count as used: the kernel frees it when memory is needed.
         cache = counts.get("total_inactive_file", counts.get("inactive_file", 0))
@@ -105,13 +118,17 @@ def _container_limits() -> Iterator[tuple[int, int]]:
                 yield limit, usage - cache
 
 
-def _control_groups() -> list[Path]:
-    """Return the folders of this process's control groups, from the innermost group to the root."""
+def _control_groups(controller: str) -> list[Path]:
+    """Return the folders of this process's control groups, from the innermost group to the root.
+
+    controller: "cpu" or "memory"; in version 1 each controller has its own hierarchy.
+    """
     folders: list[Path] = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, name = line.split(":", 2)
-            if controllers in ("", "memory"):  # "" is version 2, which has one hierarchy for all controllers
+            # "" is version 2, which has one hierarchy for all controllers. Version 1 may join some: "cpu,cpuacct".
+            if controllers == "" or controller in controllers.split(","):
                 root = Path("/sys/fs/cgroup") / controllers
                 folder = root / name.strip("/")
                 folders += [p for p in (folder, *folder.parents) if p.is_relative_to(root)]
@@ -128,7 +145,7 @@ def _read_counts(path: Path) -> dict[str, int]:
 
 def count_oom_kills() -> int:
     """Return the number of processes of this machine or container that the kernel killed because memory ran out."""
-    files = (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups()))
+    files = (Path("/proc/vmstat"), *(folder / "memory.events" for folder in _control_groups("memory")))
     return max(_read_counts(path).get("oom_kill", 0) for path in files)
 
 
@@ -179,7 +196,19 @@ def find_compiler() -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- the matmul rate
+# ---------------------------------------------------------------- torch
+
+
+def limit_threads() -> None:
+    """Let torch use at most the available cores, unless OMP_NUM_THREADS is set.
+
+    By itself torch ignores the limit of a container, and more threads than this limit wait for each other.
+    """
+    import torch
+
+    cores = available_cores()
+    if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > cores:
+        torch.set_num_threads(cores)
 
 
 def synchronize(device: torch.device) -> None:

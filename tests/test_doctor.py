@@ -111,7 +111,7 @@ print(machine.memory_info()["available"], machine.memory_info()["total"])
     assert 0 < available < total == 10**9
     (tmp_path / "memory.max").write_text("1000000000\n")
     (tmp_path / "memory.current").write_text("300000000\n")
-    monkeypatch.setattr(machine, "_control_groups", lambda: [tmp_path])
+    monkeypatch.setattr(machine, "_control_groups", lambda controller: [tmp_path])
     memory = machine.memory_info()
     assert memory["total"] == 10**9
     assert memory["available"] <= 7 * 10**8

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from albert_cli import ranks
+from albert_cli import machine, ranks
 from albert_cli.launch import launch
 from albert_cli.ranks import RankGroup, process_group
 from tests.helpers.processes import PATIENCE, Run, albert, end, free_port, start, start_ranks
@@ -53,6 +53,7 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_launch_divides_the_available_cores_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    monkeypatch.setattr(machine, "_control_groups", lambda controller: [])
     for name in ("OMP_NUM_THREADS", ranks.REPORTED_ERRORS_VARIABLE):
         monkeypatch.setenv(name, "")  # so that monkeypatch undoes the change that `launch` makes
         monkeypatch.delenv(name)

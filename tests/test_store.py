@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import io
 import json
+import mmap
 import os
 import pathlib
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from albert_cli.errors import BusyError, CheckpointError, InputError
 from albert_cli.journal import Journal, read_journal
 from tests.helpers.leftovers import leftover, of_living_process, of_other_machine
 from tests.helpers.namespaces import has_namespaces
+from tests.helpers.nfs import emulate_nfs, needs_maps
 from tests.helpers.unprivileged import print_as_nobody
 
 # The functions of `os` that change the disk.
@@ -196,6 +199,21 @@ def test_removed_directory_is_whole_or_missing(crash: bool, tmp_path: Path) -> N
             assert verified_text(folder / "artifact") == "old"
 
     sweep(tmp_path, prepare, lambda folder: store.remove_directory(folder / "artifact"), check, crash=crash)
+
+
+@needs_maps
+def test_mapped_directory_on_nfs_counts_as_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.commit_directory(tmp_path / "artifact", "checkpoint") as staging:
+        write_files(staging, "old")
+    with (tmp_path / "artifact" / "a").open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ):
+        renamed = emulate_nfs(monkeypatch)
+        with store.commit_directory(tmp_path / "artifact", "checkpoint", replace=True) as staging:
+            write_files(staging, "new")
+        assert [path.name for path in renamed] == ["a"]
+        assert verified_text(tmp_path / "artifact") == "new"
+        store.remove_directory(tmp_path / "artifact")
+    store.remove_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @with_error_and_crash
@@ -510,17 +528,18 @@ def test_full_disk_is_reported_and_leaves_no_files(tmp_path: Path) -> None:
     assert len(lines) == 6
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP])
 def test_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(BusyError, match="no locks"), store.lock(tmp_path / "out"):
+    with pytest.raises(BusyError, match="no locks"), store.lock(tmp_path / "new" / "out"):
         pass
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM])
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV, errno.EPERM])
 def test_file_system_that_cannot_rename_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -535,6 +554,39 @@ def test_file_system_that_cannot_rename_is_reported(
     with pytest.raises(BusyError, match="out: its file system cannot rename directories"), store.lock(tmp_path / "out"):
         raise AssertionError
     assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP])
+def test_file_system_that_cannot_sync_a_directory_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fsync = os.fsync
+
+    def files_only(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", files_only)
+    with store.commit_directory(tmp_path / "artifact", "checkpoint") as staging:
+        write_files(staging, "x")
+    assert verified_text(tmp_path / "artifact") == "x"
+
+
+@pytest.mark.parametrize("is_share", [False, True], ids=["disk", "share"])
+def test_commit_makes_files_readable_where_it_may(
+    is_share: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: int, **_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    with store.commit_directory(tmp_path / "artifact", "checkpoint") as staging:
+        write_files(staging, "x")
+        (staging / "b").chmod(0o600)
+        if is_share:  # with one owner and one mode for all files
+            monkeypatch.setattr(os, "chmod", refuse)
+    assert verified_text(tmp_path / "artifact") == "x"
+    assert stat.S_IMODE((tmp_path / "artifact" / "b").stat().st_mode) == (0o600 if is_share else 0o644)
 
 
 def test_walk_folders_prefers_real_folders_to_links(tmp_path: Path) -> None:

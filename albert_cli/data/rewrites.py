@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from albert_cli import executor, store
 from albert_cli.data.arrays import Flags
-from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts
+from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts, ShardRecord, UnitCounts
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardUnit, load_vocabulary_once, tokenize_unit
 from albert_cli.data.verification import record_verified_unit
@@ -155,19 +156,9 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
 
     The files of hashes are copied unchanged: they still list all documents, from which a later build decides again.
     """
-    vocab_size = load_vocabulary_once(unit.vocabulary_dir, unit.vocabulary_fingerprint).size
     with store.commit_directory(unit.directory, "shard", replace=True) as staging:
-        with closing(GroupWriter(staging, vocab_size, unit.settings.max_shard_tokens)) as writer:
-            start = 0  # of the shard's documents in `is_retained`
-            for group, documents in _iter_shards(unit, facts, id_type(vocab_size)):
-                new_groups = np.full(len(documents), GROUPS.index(group))
-                if target.heldout_hash is not None:
-                    new_groups[documents.hashes == np.uint64(target.heldout_hash)] = HELDOUT
-                new_groups[~is_retained[start : start + len(documents)]] = DROPPED
-                start += len(documents)
-                writer.add(new_groups, documents)
-            totals, shards = writer.finish()
-        for path in staging.glob("*.hashes"):  # `writer` has listed the documents of the new groups only
+        totals, shards = _write_groups(staging, unit, facts, target, is_retained)
+        for path in staging.glob("*.hashes"):  # they list the documents of the new groups only
             path.unlink()
         for path in unit.directory.glob("*.hashes"):
             shutil.copyfile(path, staging / path.name)
@@ -175,6 +166,26 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
         store.write_json(staging / "shard.json", asdict(facts))
     record_verified_unit(unit.directory, unit.source_signatures)
     return facts
+
+
+def _write_groups(
+    staging: Path, unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_retained: Flags
+) -> tuple[dict[Group, UnitCounts], dict[Group, list[ShardRecord]]]:
+    """Write the unit's documents to the groups of the target; return the totals and the new shards by group.
+
+    The unit's shards are mapped only while this function runs, because NFS cannot delete a mapped file.
+    """
+    vocab_size = load_vocabulary_once(unit.vocabulary_dir, unit.vocabulary_fingerprint).size
+    with closing(GroupWriter(staging, vocab_size, unit.settings.max_shard_tokens)) as writer:
+        start = 0  # of the shard's documents in `is_retained`
+        for group, documents in _iter_shards(unit, facts, id_type(vocab_size)):
+            new_groups = np.full(len(documents), GROUPS.index(group))
+            if target.heldout_hash is not None:
+                new_groups[documents.hashes == np.uint64(target.heldout_hash)] = HELDOUT
+            new_groups[~is_retained[start : start + len(documents)]] = DROPPED
+            start += len(documents)
+            writer.add(new_groups, documents)
+        return writer.finish()
 
 
 def _iter_shards(unit: ShardUnit, facts: ShardFacts, dtype: str) -> Iterator[tuple[Group, TokenizedDocuments]]:

@@ -10,6 +10,7 @@ A shard consists of three files, which are raw little-endian arrays:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,7 @@ Offsets: TypeAlias = NDArray[np.uint32]
 
 SUFFIXES = (".ids", ".sentences", ".documents")
 _MAX_MAPPED_FILES = 60_000  # by default Linux allows a process 65,530 memory maps (vm.max_map_count)
+_MAX_OPEN_FILES_MACOS = 10_240  # OPEN_MAX, which every process may open
 _MAX_OPEN_FILES_ELSEWHERE = 512  # the default of the C runtime on Windows
 _REBUILD = "build the data directory again"
 
@@ -149,12 +151,17 @@ def _raise_open_file_limit() -> int:
     except ImportError:  # not a Unix system
         return _MAX_OPEN_FILES_ELSEWHERE
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _MAX_MAPPED_FILES
-    if hard_limit != resource.RLIM_INFINITY:
-        limit = min(limit, hard_limit)
-    if soft_limit != resource.RLIM_INFINITY and soft_limit < limit:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
-    return limit
+    if soft_limit == resource.RLIM_INFINITY:
+        return _MAX_MAPPED_FILES
+    # macOS rejects a limit above kern.maxfilesperproc, even if `hard_limit` is infinite.
+    for limit in (_MAX_MAPPED_FILES, _MAX_OPEN_FILES_MACOS):
+        if hard_limit != resource.RLIM_INFINITY:
+            limit = min(limit, hard_limit)
+        if soft_limit < limit:
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
+                return limit
+    return min(soft_limit, _MAX_MAPPED_FILES)
 
 
 class TokenCorpus:

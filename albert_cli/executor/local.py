@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -23,7 +24,8 @@ def process_context(modules: set[str]) -> BaseContext:
     Where possible the start method is "forkserver": all processes are forked from a server process, which imports the
     modules once for all. It also imports TensorBoard, which takes 0.7 s, and skips modules that are not installed.
     """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    # On macOS a forked process cannot use the GPU if its parent has loaded the libraries for it, as torch does.
+    if sys.platform == "darwin" or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.utils.tensorboard", *sorted(modules)])

@@ -160,7 +160,8 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
 def remove_directory(directory: Path) -> None:
     """Delete a committed directory; a rename hides it first, so that a crash leaves no visible part of it.
 
-    Of a link, only the link is deleted.
+    The directory counts as removed once it is hidden: `remove_leftovers` deletes later what cannot be deleted now. On
+    NFS this is a file that a process has mapped. Of a link, only the link is deleted.
     """
     if directory.is_symlink():
         directory.unlink()
@@ -168,4 +169,4 @@ def remove_directory(directory: Path) -> None:
     hidden = temporary_sibling(directory)
     directory.rename(hidden)
     files.fsync(hidden.parent)  # a loss of power must not undo the rename after some files are deleted
-    shutil.rmtree(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)

@@ -20,7 +20,7 @@ def fsync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:  # some file systems cannot sync a directory
-        if error.errno != errno.EINVAL:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP):
             raise
     finally:
         os.close(descriptor)

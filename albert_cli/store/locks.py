@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _LOCK = ".lock"
 _TIMEOUT_SECONDS = 0.2  # `is_locked` in another process may hold the lock for an instant
 # The errors of file systems that have no locks, and of file systems that cannot rename directories.
-_LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-_RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EPERM, errno.EINVAL)
+_LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
+_RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV, errno.EPERM, errno.EINVAL)
 
 
 @contextmanager
@@ -29,12 +29,19 @@ def lock(directory: Path) -> Iterator[None]:
     """Create the output directory and lock it while the block runs.
 
     If the process is killed, the lock ends too. Half-written files of an earlier, killed process are deleted. If the
-    block fails and the directory is still empty, the directories that this function has created are removed. Raises
-    `LockedError` if another process holds the lock, and `BusyError` if the directory cannot be locked or used.
+    lock or the block fails and the directory is still empty, the directories that this function has created are
+    removed. Raises `LockedError` if another process holds the lock, and `BusyError` if the directory cannot be locked
+    or used.
     """
     new_directories = [p for p in (directory, *directory.parents) if not p.exists()]
     _make_directory(directory)
-    file_lock = _acquire(directory)
+    try:
+        file_lock = _acquire(directory)
+    except LockedError:  # another run has created the directory at the same moment
+        raise
+    except BaseException:
+        _remove_if_empty(directory, new_directories)
+        raise
     try:
         with suppress(OSError):  # leftovers are harmless, and may belong to another user
             remove_leftovers(directory)
@@ -99,11 +106,11 @@ def _acquire(directory: Path) -> BaseFileLock:
 
 
 def _remove_if_empty(directory: Path, new_directories: Sequence[Path]) -> None:
-    """Remove the directories that were created for a lock, innermost first, if they contain only the lock."""
-    if directory not in new_directories or [p.name for p in directory.glob("*")] != [_LOCK]:
+    """Remove the directories that were created for a lock, innermost first, if they contain at most the lock."""
+    if directory not in new_directories or any(path.name != _LOCK for path in directory.glob("*")):
         return
-    (directory / _LOCK).unlink()
     with suppress(OSError):  # the loop ends at the first directory that is not empty
+        (directory / _LOCK).unlink(missing_ok=True)
         for path in new_directories:
             path.rmdir()
 

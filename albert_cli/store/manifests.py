@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def hash_json(entries: Mapping[str, object]) -> str:
 
 
 def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -> Manifest:
-    """Make all files of a directory readable, flush them, and write the directory's manifest.
+    """Make all files of a directory readable if possible, flush them, and write the directory's manifest.
 
     Files whose names begin with "." are left out. The manifest has a key "sha256", the hash of all other keys, by which
     `read_manifest` detects damage.
@@ -78,7 +79,10 @@ def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -
     paths = {p.relative_to(directory).as_posix(): p for p in directory.rglob("[!.]*") if p.is_file()}
     entries: dict[str, ManifestEntry] = {}
     for name, path in sorted(paths.items()):
-        path.chmod(path.stat().st_mode | 0o444)  # safetensors makes its files private, but artifacts are shared
+        mode = path.stat().st_mode
+        if mode & 0o444 != 0o444:  # safetensors makes its files private, but artifacts are shared
+            with suppress(PermissionError):  # a share may set the permissions and the owner of all its files itself
+                path.chmod(mode | 0o444)
         files.fsync(path)
         if name not in _NOT_HASHED:
             entries[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}

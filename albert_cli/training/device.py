@@ -55,18 +55,24 @@ _CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable
 def choose_device(name: str) -> torch.device:
     """Return the device for `--device`: "auto" is CUDA, else Apple's GPU, else the CPU.
 
-    Under `torchrun` each process has the GPU with its local rank. Raises `ConfigError` if the device is not available.
+    Under `torchrun` each process has the GPU with its local rank. Only a single process can use Apple's GPU, because
+    gloo has no collectives for it. This function also limits torch's threads (`machine.limit_threads`). Raises
+    `ConfigError` if the device is not available.
     """
+    machine.limit_threads()
     # In the order in which "auto" prefers them.
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        name = next(kind for kind in available if available[kind])
+        name = next(kind for kind in available if available[kind] and (kind != "mps" or world_size() == 1))
     if name not in available:
         raise ConfigError(f"--device {name}: unknown device", "choose auto, cpu, cuda or mps")
     if not available[name]:
         raise ConfigError(
             f"--device {name}: torch finds no such device here", "run `albert doctor` to see what is available"
         )
+    if name == "mps" and world_size() > 1:
+        message = "--device mps: several processes cannot train together on Apple's GPU"
+        raise ConfigError(message, "start one process, or use --device cpu")
     if name != "cuda":
         return torch.device(name)
     count = torch.cuda.device_count()

@@ -167,7 +167,9 @@ def finetune(
             group = RankGroup()
             state = run.resume_state(out, job.model, optimizer, group, parents)
             if state.best_step:
-                job.best = weight_files.read_tensors(checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS)
+                path = checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS
+                # Copies, because tensors that stay mapped would keep NFS from deleting the file.
+                job.best = {name: tensor.clone() for name, tensor in weight_files.read_tensors(path).items()}
             run.mark_running(out, status, state.step, schedule.total_steps)
             report_step = partial(run.write_step, out, status)
             Loop(job, optimizer, schedule, out, group, job.title, parents, state, report_step=report_step).run()

@@ -200,7 +200,7 @@ def state_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], steps: int) -> None:
-    """Load the tensors that `state_tensors` returned after `steps` steps.
+    """Load copies of the tensors that `state_tensors` returned after `steps` steps.
 
     Raises `ValueError`, naming the first tensor that is missing, has another shape, or is not of this optimizer.
     """
@@ -216,7 +216,7 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
             if key not in expected_keys:
                 raise ValueError(f"{key}.{name} is not of this optimizer")
             if key not in state and tensor.dim() == 0:  # a step counter, which torch's optimizers keep on the CPU
-                state[key] = tensor
+                state[key] = tensor.clone()
                 continue
             expected_shape = state[key].shape if key in state else parameter.shape
             if tensor.shape != expected_shape:
@@ -224,7 +224,7 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
             if key in state:
                 state[key].copy_(tensor)
             else:
-                state[key] = tensor.to(parameter.device)
+                state[key] = tensor.to(parameter.device, copy=True)
     for group in optimizer.param_groups:
         group["steps"] = steps
 

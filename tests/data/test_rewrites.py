@@ -7,6 +7,7 @@ import pytest
 from albert_cli.data.records import BuildSettings
 from albert_cli.data.shards import TokenCorpus
 from tests.helpers.data_directories import TENTH_HELD_OUT, build, contents, document_set, iter_documents
+from tests.helpers.nfs import emulate_nfs, needs_maps
 
 
 def interrupt(*_: object) -> None:
@@ -56,6 +57,18 @@ def test_dedup_after_killed_merge_drops_other_duplicates(
     report = build(sources, small_vocabulary, fresh, settings, workers=1)
     assert report.facts.duplicates_dropped == 1 and len(report.facts.sources) == 2
     assert contents(out) == contents(fresh)
+
+
+@needs_maps
+def test_dedup_on_nfs_deletes_no_mapped_file(
+    small_vocabulary: Path, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "text.txt"
+    source.write_text("\n\n".join(documents[:6] * 2))
+    renamed = emulate_nfs(monkeypatch)
+    report = build([str(source)], small_vocabulary, tmp_path / "data", BuildSettings(dedup=True), workers=1)
+    assert report.facts.duplicates_dropped == 6
+    assert renamed == []
 
 
 @pytest.mark.parametrize("split_bytes", [1 << 20, 1 << 10])

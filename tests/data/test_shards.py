@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from contextlib import closing
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_cli.data.records import ShardRecord
-from albert_cli.data.shards import MappedShards, Shard, TokenCorpus, id_type
+from albert_cli.data.shards import MappedShards, Shard, TokenCorpus, _raise_open_file_limit, id_type
 from albert_cli.data.writer import ShardWriter, TokenizedDocuments
 from albert_cli.errors import CheckpointError
 from tests.helpers.corpora import numbered_corpus
@@ -129,6 +130,24 @@ for corpus in both:
         assert corpus.read_ranges(np.arange(0, 300, 5), np.full(60, 5)).tolist() == list(range(300))
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(("maximum", "expected"), [(10**6, 60_000), (24_576, 10_240), (5_000, 256)])
+def test_open_file_limit_is_raised_as_far_as_allowed(
+    maximum: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS: the hard limit is infinite, but the system rejects a limit above `maximum`."""
+    limits = [(256, resource.RLIM_INFINITY)]
+
+    def set_limits(kind: int, pair: tuple[int, int]) -> None:
+        if pair[0] > maximum:
+            raise ValueError("current limit exceeds maximum limit")
+        limits.append(pair)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", set_limits)
+    for _ in range(2):
+        assert _raise_open_file_limit() == limits[-1][0] == expected
 
 
 def test_corpus_open_without_data_directory_is_rejected(tmp_path: Path) -> None:

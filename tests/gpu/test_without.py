@@ -424,6 +424,16 @@ def test_choose_device_rank_without_a_gpu_raises(monkeypatch: pytest.MonkeyPatch
         device.choose_device("auto")
 
 
+def test_choose_device_ranks_do_not_use_the_gpu_of_apple(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert device.choose_device("auto") == device.choose_device("mps") == torch.device("mps")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert device.choose_device("auto") == CPU
+    with pytest.raises(ConfigError, match="--device mps: several processes"):
+        device.choose_device("mps")
+
+
 def test_print_idle_gpus_recommends_nproc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     simulate_two_gpus(monkeypatch)
     device.print_idle_gpus(CPU)

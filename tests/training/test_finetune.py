@@ -34,6 +34,7 @@ from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import PreparedTask
 from tests.helpers.approximate import approximate
 from tests.helpers.checkpoints import untrained
+from tests.helpers.nfs import emulate_nfs, needs_maps
 from tests.helpers.processes import albert, start, terminate_at_step
 from tests.helpers.task_runs import SHAPE, build_model, evaluate, finetune, prepare, summarize
 
@@ -368,6 +369,21 @@ def test_finetune_resumes_after_kill_9_to_the_same_weights(
         store.read_json(tuned / "results.json")
     )
     assert not list(run.glob("step-*")) and not list(run.glob(".*.tmp"))
+
+
+@needs_maps
+def test_finetune_resume_on_nfs_deletes_no_mapped_file(
+    command: Sequence[object], finished: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    slow = "optimizer.lr=1e-9"  # so that the first evaluation remains the best
+    process = start(tmp_path / "log", *command, "-s", slow, "--out", run, before=partial(terminate_at_step, 11))
+    assert process.wait() == 75
+    renamed = emulate_nfs(monkeypatch)
+    prepared = prepare("table", str(finished), str(table), (*OVERRIDES, slow), "cpu")
+    finetune(prepared, run, 1)
+    assert store.read_json(run / "results.json")["best_step"] == 6
+    assert renamed == []
 
 
 def test_finetune_resume_with_other_data_is_rejected(

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import nn
 from torch.optim import Optimizer
 
 from albert_cli.model.heads import PretrainingModel
+from albert_cli.model.weight_files import read_tensors
 from albert_cli.training.optimizers import (
     OPTIMIZERS,
     Lamb,
@@ -29,6 +31,7 @@ from albert_cli.training.optimizers import (
     update_weights,
 )
 from albert_cli.training.settings import OptimizerSettings
+from tests.helpers.nfs import is_mapped, needs_maps
 from tests.helpers.processes import start
 from tests.helpers.shapes import ALL, TINY
 
@@ -183,6 +186,20 @@ def test_load_optimizer_state_resumes_any_optimizer(variant: str, monkeypatch: p
     state.popitem()
     with pytest.raises(ValueError, match=r"^no "):
         load_optimizer_state(second, state, 3)
+
+
+@needs_maps
+def test_load_optimizer_state_does_not_map_its_file(tmp_path: Path) -> None:
+    """NFS cannot delete a file as long as it is mapped."""
+    path = tmp_path / "optimizer.safetensors"
+    parameter = nn.Parameter(torch.ones(2000))
+    first, second = (make_torch_adamw([("weight", parameter)], OptimizerSettings()) for _ in range(2))
+    parameter.grad = torch.ones(2000)
+    update_weights(first, 0.01)
+    save_file(state_tensors(first), path)
+    load_optimizer_state(second, read_tensors(path), 1)
+    assert torch.equal(second.state[parameter]["exp_avg"], first.state[parameter]["exp_avg"])
+    assert not is_mapped(path)
 
 
 def test_lamb_leaves_frozen_parameters() -> None:
