@@ -112,7 +112,7 @@ def test_predict_of_a_run_gives_the_order_of_pairs(folder: Path, tmp_path: Path)
 
 
 def test_pretrain_and_finetune_name_the_padding_id(folder: Path, tmp_path: Path) -> None:
-    """transformers does not train the word embedding of `pad_token_id`; here the token 0 is the first token of a text."""
+    """transformers does not train the word embedding of `pad_token_id`; token 0 is here the first one of a text."""
     vocabulary = Vocabulary.load(train_byte_level(tmp_path / "start"))
     config = transformers.AlbertConfig(
         vocab_size=vocabulary.size, embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
