@@ -75,3 +75,14 @@ def download_hub_files(name: str, patterns: Sequence[str]) -> Path:
         message = f"{name}: no such directory, and it could not be downloaded from the Hub ({reason})"
         hint = "check the path; with a network, a Hub id such as albert/albert-base-v2 works too"
         raise CheckpointError(message, hint) from None
+
+
+def list_hub_files(name: str) -> list[str]:
+    """Return the names of all files of a model on the Hub; raise `CheckpointError` if the Hub does not list them."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().list_repo_files(name)
+    except Exception as error:  # the library's errors have no common base class
+        reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
+        raise CheckpointError(f"{name}: the Hub does not list its files ({reason})", "try it again later") from None

@@ -54,7 +54,7 @@ def convert(checkpoint: str, out: Path) -> Conversion:
     with store.commit_directory(out, "checkpoint") as staging:
         hub.write_tensors(source.tensors, source.config, staging, architecture)
         store.write_json(staging / "config.json", _describe_model(source, architecture))
-        vocabulary.copy_to(staging, source.config.max_position_embeddings)
+        hub.write_vocabulary(vocabulary, staging, source.config.max_position_embeddings)
     written = hub.read_checkpoint(out)
     return Conversion(
         out=str(out),
@@ -81,6 +81,9 @@ def _describe_model(source: hub.Checkpoint, architecture: str) -> dict[str, obje
     # The one output of a multiple-choice head is the score of an option and has no name.
     labels = () if architecture == "ForMultipleChoice" else source.output_names
     values = config_to_json(source.config, architecture, labels, multi_label=source.is_multi_label)
+    problem_type = source.values.get("problem_type")
+    if labels and isinstance(problem_type, str):  # else a regression of several values would become a classifier
+        values["problem_type"] = problem_type
     if source.finetuned_task is not None:
         values |= source.finetuned_task.to_json()
     if "order.bias" in source.tensors:

@@ -79,11 +79,13 @@ def fill_masks(
 
 def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:
     """Return the ids of `[CLS] text [SEP]`, int32 [T]; raise `InputError` without a mask or with too many tokens."""
-    text_before_masks, *texts_after_masks = text.split(MASK)
-    if not texts_after_masks:
+    # A mask replaces a word and the space before it, as in pretraining. So that space is no token.
+    *texts_before_masks, last_text = text.split(MASK)
+    parts = [*(part.rstrip() for part in texts_before_masks), last_text]
+    if not texts_before_masks:
         raise InputError(f"no {MASK} in {text!r}", f"write {MASK} in place of a word")
-    ids = [vocabulary.cls_id, *vocabulary.encode(text_before_masks)]
-    for part in texts_after_masks:
+    ids = [vocabulary.cls_id, *vocabulary.encode(parts[0])]
+    for part in parts[1:]:
         ids.append(vocabulary.mask_id)
         # A part without a space after the mask, such as a full stop, continues the masked word.
         if part[:1].isspace():

@@ -26,11 +26,13 @@ from albert_cli.model.weight_files import (
     check_values,
     describe_file,
     describe_layout,
+    describe_repository,
     find_weight_files,
+    has_weights,
     read_weights,
 )
 from albert_cli.text.pair_template import read_pair_template
-from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.vocabulary import OTHER_TOKENIZER_FILES, Vocabulary
 
 INIT_DIRECTORY: Final = "init"  # in a run's directory: the weights at step 0 if the recipe sets something in [init]
 # The class of a bare encoder. Names in its files lack the prefix `albert.` or `bert.`, which all other files have.
@@ -49,7 +51,11 @@ _TASK_ARCHITECTURES: Final = ("ForSequenceClassification", "ForMultipleChoice", 
 # The classes of models whose layer `classifier` has an output per label. That of multiple choice scores an option.
 _LABEL_ARCHITECTURES: Final = ("ForSequenceClassification", "ForTokenClassification")
 _SEGMENT_TABLE: Final = "encoder.embeddings.segment.weight"
-_HUB_FILES: Final = ("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt")
+# The configuration and the tokenizer. `Vocabulary.load` lists the files that it cannot read in its error.
+_HUB_FILES: Final = (
+    *("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "added_tokens.json"),
+    *OTHER_TOKENIZER_FILES,
+)
 _MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
 
 
@@ -118,7 +124,7 @@ class Checkpoint:
         if isinstance(names, list) and len(names) in (0, len(head_bias)):
             return tuple(map(str, names))
         if store.exists_or_is_listed(self.directory / "recipe.toml"):
-            return ()  # `albert` writes the classes unless the head is not trained (data.sentence_loss = "none")
+            return ()  # earlier versions of `albert` wrote no classes for an untrained head
         return ORDER_LABELS["nsp" if self.model_type == "bert" else "sop"]
 
     @property
@@ -196,12 +202,21 @@ def find_checkpoint(name: str) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download a model's files from the Hub and return their directory; prefer safetensors to pickled weights."""
+    """Download a model's files from the Hub and return their directory; prefer safetensors to pickled weights.
+
+    Raises `CheckpointError` if the repository has no weights that can be read.
+    """
     console.info(f"{name}: no such directory, so it is read from the Hugging Face Hub")  # which may take minutes
-    directory = hub_access.download_hub_files(name, [*_HUB_FILES, "*.safetensors", f"{WEIGHTS_FILE}.index.json"])
-    if any(directory.glob("*.safetensors")):
+    safetensors = ("*.safetensors", f"{WEIGHTS_FILE}.index.json")
+    pickled = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+    for weights in (safetensors, pickled):
+        directory = hub_access.download_hub_files(name, [*_HUB_FILES, *weights])
+        if has_weights(directory) and (directory / "config.json").is_file():
+            return directory
+    if hub_access.prefer_offline():  # the Hub does not list the repository's files
         return directory
-    return hub_access.download_hub_files(name, [*_HUB_FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"])
+    content, hint = describe_repository(hub_access.list_hub_files(name))
+    raise CheckpointError(f"{name}: contains {content}", hint)
 
 
 def find_init_checkpoint(name: str) -> Path:
@@ -229,6 +244,9 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         console.info(f"{directory}: not written by albert, so there are no hashes to verify")
     values = store.read_json(directory / "config.json")
     config = ModelConfig.from_hf(values, str(directory / "config.json"))
+    if values.get("quantization_config"):
+        message = f"{directory}: the weights are quantized (quantization_config in config.json)"
+        raise CheckpointError(message, "use the checkpoint in fp32, fp16 or bf16")
     files = find_weight_files(directory)
     check_size(files, config)
     hf_type = model_type(config)  # from the shape, because old files lack the key `model_type`
@@ -334,16 +352,28 @@ def write_checkpoint(
 
     Tied weights are stored once. `architecture` is the class without its model type, such as `ForPreTraining`, or
     `Model` for a bare encoder. `labels` and `multi_label` are described in `config_to_json`. `order_labels` are the
-    classes of the sentence head (`ORDER_LABELS`).
+    classes of the sentence head (`ORDER_LABELS`), empty if the head is not trained.
     """
     config = cast(ModelConfig, model.config)
     write_tensors(model.state_dict(), config, directory, architecture)
     values = config_to_json(config, architecture, labels, multi_label=multi_label)
-    if order_labels:
+    if architecture == "ForPreTraining":
         values[ORDER_LABELS_KEY] = list(order_labels)
     if finetuned_task is not None:
         values |= finetuned_task.to_json()
     store.write_json(directory / "config.json", values)
+
+
+def write_vocabulary(vocabulary: Vocabulary, directory: Path, max_length: int) -> None:
+    """Write a vocabulary into a directory that has a `config.json`, and the id of its padding token into that file.
+
+    max_length: tokens to which other programs truncate a text. In transformers, the word embedding of `pad_token_id`
+    has no gradient, so this id must be that of no other token.
+    """
+    vocabulary.copy_to(directory, max_length)
+    path = directory / "config.json"
+    has_padding = vocabulary.pad_id != vocabulary.sep_id
+    store.write_json(path, {**store.read_json(path), "pad_token_id": vocabulary.pad_id if has_padding else None})
 
 
 def write_tensors(tensors: Mapping[str, Tensor], config: ModelConfig, directory: Path, architecture: str) -> None:

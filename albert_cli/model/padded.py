@@ -28,6 +28,7 @@ from albert_cli.model.heads import (
     SequenceClassifier,
     TokenClassifier,
 )
+from albert_cli.model.hf_config import model_type
 
 INPUT_NAMES: Final = ("input_ids", "attention_mask", "token_type_ids")
 Axes = dict[int, str]  # the name of each dynamic axis (one whose size may differ from call to call), by its number
@@ -125,7 +126,9 @@ def _output_axes(model: nn.Module) -> Mapping[str, Axes]:
     if isinstance(model, QuestionAnswering):
         return {"start_logits": _PER_TOKEN, "end_logits": _PER_TOKEN}
     if isinstance(model, PretrainingModel):
-        return {"prediction_logits": _PER_TOKEN, "seq_relationship_logits": _PER_SEQUENCE}
+        is_bert = model_type(model.config, "ForPreTraining") == "bert"
+        order_logits = "seq_relationship_logits" if is_bert else "sop_logits"
+        return {"prediction_logits": _PER_TOKEN, order_logits: _PER_SEQUENCE}
     if isinstance(model, TokenClassifier | MaskedLanguageModel):
         return {"logits": _PER_TOKEN}
     assert isinstance(model, BareEncoder), f"{type(model).__name__} has no padded form"

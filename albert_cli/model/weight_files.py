@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Final
 
 import torch
@@ -40,7 +40,6 @@ _OTHER_LAYOUTS: Final = (
     ("tf_model.h5", "Keras weights", "save them with transformers 4: from_pretrained(…, from_tf=True)"),
     ("flax_model.msgpack", "Flax weights", "save them with transformers 4: from_pretrained(…, from_flax=True)"),
     ("*.onnx", "an ONNX model", "name the checkpoint that it was exported from"),
-    ("onnx/*.onnx", "an ONNX model", "name the checkpoint that it was exported from"),
     (
         "saved_model.pb",
         "a TensorFlow SavedModel",
@@ -58,9 +57,8 @@ def describe_layout(directory: Path) -> tuple[str, str]:
     """Return a description of the content of a directory without readable weights, and the remedy for a message."""
     if is_tensorflow(directory):
         return "a TensorFlow checkpoint", f"convert it: albert convert {directory} --out NEW"
-    for pattern, content, hint in _OTHER_LAYOUTS:
-        if any(directory.glob(pattern)):
-            return content, hint
+    if layout := _find_other_layout([*directory.glob("*"), *directory.glob("onnx/*")]):
+        return layout
     if (directory / "config.json").is_file():
         return f"no weights ({WEIGHTS_FILE} or {_PICKLED_FILE})", "copy the weights next to config.json"
     content = "no checkpoint (no config.json, no finished step-*)"
@@ -70,12 +68,41 @@ def describe_layout(directory: Path) -> tuple[str, str]:
     return content, _CHECKPOINT_HINT
 
 
+def describe_repository(names: Sequence[str]) -> tuple[str, str]:
+    """Return a description of a repository on the Hub without readable weights, and the remedy for a message.
+
+    names: its files.
+    """
+    paths = [PurePosixPath(name) for name in names]
+    if any(path.match("*.ckpt*.index") for path in paths):
+        return "a TensorFlow checkpoint", "download it, and convert it: albert convert DIRECTORY --out NEW"
+    if layout := _find_other_layout(paths):
+        return layout
+    if "config.json" in names:
+        return f"no weights ({WEIGHTS_FILE} or {_PICKLED_FILE})", "use another model"
+    return "no checkpoint (no config.json)", "use another model"
+
+
+def _find_other_layout(paths: Sequence[PurePath]) -> tuple[str, str] | None:
+    """Return the description of the first layout that has one of these files, and the remedy; None without one."""
+    for pattern, content, hint in _OTHER_LAYOUTS:
+        if any(path.match(pattern) for path in paths):
+            return content, hint
+    return None
+
+
 def describe_file(path: Path) -> tuple[str, str]:
     """Return the message and the remedy for a file that was named instead of a directory."""
-    for pattern, content, hint in _OTHER_LAYOUTS:
-        if path.match(pattern):
-            return f"{path}: is {content}", hint
+    if layout := _find_other_layout([path]):
+        content, hint = layout
+        return f"{path}: is {content}", hint
     return store.explain_no_directory(path, _CHECKPOINT_HINT)
+
+
+def has_weights(directory: Path) -> bool:
+    """Return True if a directory has a weight file that can be read, or an index of such files."""
+    names = [f"{name}{suffix}" for name in (WEIGHTS_FILE, _PICKLED_FILE) for suffix in ("", _INDEX_SUFFIX)]
+    return any((directory / name).is_file() for name in names)
 
 
 def find_weight_files(directory: Path) -> list[Path]:

@@ -29,6 +29,7 @@ _MODEL_FILES = (
     "tokenizer_config.json",
     "tokenizer.json",
     "vocab.txt",
+    "added_tokens.json",
 )
 
 

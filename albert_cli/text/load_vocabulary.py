@@ -4,6 +4,9 @@ SentencePiece reads a `spiece.model`, and `tokenizers` reads a `tokenizer.json` 
 times as fast. Therefore a `tokenizer.json` with a Unigram model is converted to a SentencePiece model in memory, which
 is used only if it gives the same ids on sample texts. A `tokenizer.json` without `spiece.model` is common:
 transformers 5 saves our vocabularies this way.
+
+If another program has written both files, the ids are those of its `tokenizer.json`, which transformers reads. Unlike
+ALBERT's released code, its ALBERT tokenizers replace `` and '' by a quotation mark, and they may have added tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import get_args
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
@@ -22,10 +25,15 @@ from albert_cli.text.comparison_texts import sample_texts
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.tokenizers_vocabulary import TokenizerJson, TokenizersVocabulary, read_tokenizer_files
 from albert_cli.text.unigram import SPECIAL_TOKENS
-from albert_cli.text.vocabulary import CONFIG_FILE, MODEL_FILE, REQUEST_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
-
-# This program does not read these files, but transformers builds a tokenizer.json from them.
-_OTHER_TOKENIZER_FILES: Final = ("vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
+from albert_cli.text.vocabulary import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    OTHER_TOKENIZER_FILES,
+    REQUEST_FILE,
+    TOKENIZER_FILE,
+    WORDPIECE_FILE,
+    Vocabulary,
+)
 
 
 def load_vocabulary(directory: Path) -> Vocabulary:
@@ -39,12 +47,24 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         raise _missing_vocabulary(directory)
     if (directory / REQUEST_FILE).is_file() and store.read_manifest(directory) is None:
         raise CheckpointError(f"{directory}: the vocabulary is unfinished", "run the same `albert vocab` command again")
+    has_tokenizer_json = store.exists_or_is_listed(directory / TOKENIZER_FILE)
+    from_model = None
     if store.exists_or_is_listed(directory / MODEL_FILE):
-        cleaning = _read_tokenizer_config(directory).cleaning
-        return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), cleaning, directory)
+        config = _read_tokenizer_config(directory)
+        from_model = SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
+        if config.albert_cleaning is not None or not has_tokenizer_json:
+            return from_model
     vocabulary = read_tokenizer_files(directory)
+    if from_model is not None and _is_equal(from_model, vocabulary):
+        return from_model
     converted = _convert_to_sentencepiece(vocabulary, directory)
     return vocabulary if converted is None else converted
+
+
+def _is_equal(vocabulary: Vocabulary, expected: TokenizersVocabulary) -> bool:
+    """Return True if a vocabulary has the tokens of `expected`, and its ids on sample texts."""
+    texts = sample_texts(expected.text_pieces)
+    return vocabulary.pieces == expected.pieces and vocabulary.encode_batch(texts) == expected.encode_batch(texts)
 
 
 def _missing_vocabulary(directory: Path) -> CheckpointError:
@@ -53,7 +73,7 @@ def _missing_vocabulary(directory: Path) -> CheckpointError:
     if not directory.is_dir():
         return CheckpointError(*store.explain_no_directory(directory, hint))
     message = f"{directory}: no {MODEL_FILE}, {TOKENIZER_FILE} or {WORDPIECE_FILE} in it"
-    if other_files := [name for name in _OTHER_TOKENIZER_FILES if (directory / name).is_file()]:
+    if other_files := [name for name in OTHER_TOKENIZER_FILES if (directory / name).is_file()]:
         return CheckpointError(f"{message}, only {' and '.join(other_files)}", _saving_hint(directory, other_files))
     if (directory / CONFIG_FILE).is_file():
         return CheckpointError(f"{message}, only {CONFIG_FILE}", f"copy one of these three files next to {CONFIG_FILE}")

@@ -1,8 +1,7 @@
 """The `tokenizers` backend of vocabularies: any `tokenizer.json` (Unigram, WordPiece, BPE) or `vocab.txt`.
 
-A special token has one of five roles: pad, unk, cls, sep, mask. Its name comes from `tokenizer_config.json` or
-`special_tokens_map.json`; without an entry, the usual names of the role are tried. Text never becomes a special token,
-even if it contains the token's name. The only exception is the unknown token, which replaces text without a piece.
+Text never becomes a special token, even if it contains the token's name. The only exception is the unknown token,
+which replaces text without a piece.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.pieces import has_word_mark, is_byte_level, marks_words, pieces_as_text, word_suffix
+from albert_cli.text.special_tokens import REQUIRED_ROLES, USUAL_NAMES, find_special_names
 from albert_cli.text.unigram import BYTE_TOKEN
 from albert_cli.text.vocabulary import (
     CONFIG_FILE,
@@ -28,6 +28,7 @@ from albert_cli.text.vocabulary import (
     Vocabulary,
     iter_text_batches,
 )
+from albert_cli.text.wordpiece import DEFAULT_OPTIONS, build_wordpiece
 from albert_cli.text.words import WordBoundaries, WordRule
 
 if TYPE_CHECKING:
@@ -35,21 +36,12 @@ if TYPE_CHECKING:
 
 TokenizerJson: TypeAlias = dict[str, Any]  # JSON of Hugging Face's libraries, which publish no schema
 _SPECIAL_TOKENS_FILE: Final = "special_tokens_map.json"
-_USUAL_NAMES: Final = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>", "<cls>", "<bos>"),
-    "sep": ("[SEP]", "</s>", "<sep>", "<eos>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-_REQUIRED_ROLES: Final = ("cls", "sep", "mask")
 # Tokens that are not text, although the tokenizer may not mark them as special.
 _RESERVED_TOKEN: Final = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
 _HIDDEN_PREFIX: Final = "\uffff"  # not a character in Unicode, so no text contains a name that begins with it
 # Memory holds an entry for each id up to the largest. Removed tokens leave ids unused, but not nearly all ids.
 _MAX_USUAL_ID: Final = 100_000
 _MAX_ID_PER_TOKEN: Final = 10
-_DEFAULT_WORDPIECE_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
 # Rayon's threads would compete with the worker processes; encoding stays on the calling thread.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -174,7 +166,7 @@ class TokenizersVocabulary(Vocabulary):
         model_max_length: tokens to which other programs truncate a text.
         """
         store.write_text(directory / TOKENIZER_FILE, self._json + "\n")
-        config = {key: value for key, value in self._config.items() if key in _DEFAULT_WORDPIECE_OPTIONS}
+        config = {key: value for key, value in self._config.items() if key in DEFAULT_OPTIONS}
         config |= {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
@@ -205,7 +197,7 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
     if store.exists_or_is_listed(path):
         return TokenizersVocabulary(_parse_tokenizer(path), config, path)
     path = directory / WORDPIECE_FILE
-    return TokenizersVocabulary(_build_wordpiece(path, config), config, path)
+    return TokenizersVocabulary(build_wordpiece(path, config), config, path)
 
 
 def _parse_tokenizer(path: Path) -> Tokenizer:
@@ -221,38 +213,6 @@ def _parse_tokenizer(path: Path) -> Tokenizer:
     if max(ids, default=0) > _MAX_ID_PER_TOKEN * len(ids) + _MAX_USUAL_ID:
         message = f"{path}: has only {len(ids):,} tokens, but the id {max(ids):,}"
         raise CheckpointError(message, "number the tokens from 0 without holes")
-    return tokenizer
-
-
-def _build_wordpiece(path: Path, config: TokenizerJson) -> Tokenizer:
-    """Build BERT's tokenizer from its `vocab.txt`, which has one piece per line.
-
-    config: the content of `tokenizer_config.json`. Raises `CheckpointError` if a special token is missing.
-    """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    lines = store.read_bytes(path).decode("utf-8", "replace").rstrip("\r\n").split("\n")
-    ids = {line.rstrip("\r"): index for index, line in enumerate(lines)}
-    names_by_role = _find_special_names(ids, config)
-    for role in ("unk", *_REQUIRED_ROLES):
-        if role not in names_by_role:
-            raise CheckpointError(f"{path}: not a WordPiece vocabulary, it has no {role} token")
-    cls = names_by_role["cls"]
-    sep = names_by_role["sep"]
-    # Some programs write null for an option that they leave at its default.
-    configured = {key: config[key] for key in _DEFAULT_WORDPIECE_OPTIONS if config.get(key) is not None}
-    options: TokenizerJson = {**_DEFAULT_WORDPIECE_OPTIONS, **configured}
-    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=names_by_role["unk"], max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=options["do_lower_case"],
-        strip_accents=options["strip_accents"],
-        handle_chinese_chars=options["tokenize_chinese_chars"],
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.BertProcessing((sep, ids[sep]), (cls, ids[cls]))
-    special_tokens = [AddedToken(name, special=True, normalized=False) for name in names_by_role.values()]
-    tokenizer.add_special_tokens(special_tokens)
     return tokenizer
 
 
@@ -276,30 +236,14 @@ def _find_special_tokens(
     Raises `CheckpointError` if a required token is missing.
     """
     ids = tokenizer.get_vocab(with_added_tokens=True)
-    names_by_role = _find_special_names(ids, config)
-    for role in _REQUIRED_ROLES:
+    names_by_role = find_special_names(ids, config)
+    for role in REQUIRED_ROLES:
         if role not in names_by_role:
             hint = f"add {role}_token to {CONFIG_FILE} and the token to the tokenizer"
             raise CheckpointError(f"{source}: has no {role} token", hint)
     # A tokenizer without a padding or unknown token never produces one, so [SEP]'s id can fill the role.
     sep_name = names_by_role["sep"]
-    return names_by_role, SpecialIds(**{role: ids[names_by_role.get(role, sep_name)] for role in _USUAL_NAMES})
-
-
-def _find_special_names(ids: Mapping[str, int], config: TokenizerJson) -> dict[str, str]:
-    """Return the names of the special tokens by role, without roles that no token has.
-
-    A name is the configured one if it has an id, else the first usual one that has an id. ids: by token.
-    """
-    names_by_role: dict[str, str] = {}
-    for role, usual_names in _USUAL_NAMES.items():
-        configured = config.get(f"{role}_token")
-        if isinstance(configured, dict):
-            configured = configured.get("content")
-        existing = [name for name in (configured, *usual_names) if isinstance(name, str) and name in ids]
-        if existing:
-            names_by_role[role] = existing[0]
-    return names_by_role
+    return names_by_role, SpecialIds(**{role: ids[names_by_role.get(role, sep_name)] for role in USUAL_NAMES})
 
 
 def _adds_special_tokens(tokenizer: Tokenizer, special: SpecialIds) -> bool:

@@ -25,6 +25,8 @@ MODEL_FILE = "spiece.model"
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
 WORDPIECE_FILE = "vocab.txt"
+# This program does not read these files, but transformers builds a tokenizer.json from them.
+OTHER_TOKENIZER_FILES = ("vocab.json", "merges.txt", "sentencepiece.bpe.model", "tokenizer.model", "spm.model")
 REQUEST_FILE = "request.json"  # exists while `albert vocab` builds the vocabulary
 _BATCH_TEXTS = 256  # encoded by `tokenizers` at a time; an encoding takes about 100 bytes per token
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")

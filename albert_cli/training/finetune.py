@@ -107,7 +107,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         layout = find_layout(task.source).to_settings()
         finetuned = hub.FinetunedTask(task.name, task.inputs, self.settings.data.max_seq_length, layout)
         task.write_model(self.model, directory, finetuned)
-        self.prepared.vocabulary.copy_to(directory, self.model.config.max_position_embeddings)
+        hub.write_vocabulary(self.prepared.vocabulary, directory, self.model.config.max_position_embeddings)
         if self.best:
             save_file(self.best, directory / _BEST_WEIGHTS)
 

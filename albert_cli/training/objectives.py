@@ -256,7 +256,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         elif len(class_names) != config.order_labels:  # an untrained head has no class names
             class_names = ()
         hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=class_names)
-        self.corpora.vocabulary.copy_to(directory, config.max_position_embeddings)
+        hub.write_vocabulary(self.corpora.vocabulary, directory, config.max_position_embeddings)
         parameters = costs.count_parameters(config).with_pooler
         text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe_toml)
         store.write_text(directory / "README.md", text)

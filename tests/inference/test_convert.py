@@ -26,9 +26,11 @@ from albert_cli.model.heads import (
     TokenClassifier,
 )
 from albert_cli.model.tensorflow_checkpoint import read_config, translate_name
+from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
-from tests.helpers.tokenizers import lines_of_eight_languages, train_wordpiece
+from tests.helpers.hugging_face import hf_config
+from tests.helpers.tokenizers import lines_of_eight_languages, train_byte_level, train_wordpiece
 
 ROWS = 1500
 
@@ -88,6 +90,17 @@ def test_convert_removes_rows_without_a_token(bert: Path, tmp_path: Path) -> Non
     assert vectors[0] == vectors[1]
 
 
+def test_convert_keeps_the_rows_of_added_tokens(bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert, tmp_path / "added")
+    (tmp_path / "added" / "added_tokens.json").write_text(json.dumps({"covidxyz": ROWS}))
+    model = transformers.BertForPreTraining.from_pretrained(bert)
+    model.resize_token_embeddings(ROWS + 1, mean_resizing=False)
+    (tmp_path / "added" / "pytorch_model.bin").unlink()
+    model.save_pretrained(tmp_path / "added")
+    assert convert(str(tmp_path / "added"), tmp_path / "out").vocabulary == ROWS + 1
+    assert Vocabulary.load(tmp_path / "out").encode("covidxyz") == [ROWS]
+
+
 def test_convert_names_a_missing_tokenizer(bert: Path, tmp_path: Path) -> None:
     for name in ("config.json", "pytorch_model.bin"):
         (tmp_path / name).write_bytes((bert / name).read_bytes())
@@ -137,6 +150,25 @@ def test_convert_keeps_task_and_labels(
     convert(str(tmp_path / "run"), tmp_path / "out")
     before, after = (store.read_json(tmp_path / name / "config.json") for name in ("run", "out"))
     assert after == before
+
+
+def test_convert_keeps_a_regression_of_several_values(bert: Path, tmp_path: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(bert, num_labels=3, problem_type="regression")
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "values")
+    shutil.copy(bert / "vocab.txt", tmp_path / "values")
+    convert(str(tmp_path / "values"), tmp_path / "out")
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "out").problem_type == "regression"
+    with pytest.raises(CheckpointError, match="predicts 3 values"):
+        task_from_checkpoint(hub.read_checkpoint(tmp_path / "out"))
+
+
+def test_convert_names_the_padding_id_of_the_tokenizer(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.load(train_byte_level(tmp_path / "source"))
+    shape = dataclasses.replace(TINY, vocab_size=vocabulary.size)
+    transformers.AutoModel.from_config(hf_config(shape)).save_pretrained(tmp_path / "source")
+    convert(str(tmp_path / "source"), tmp_path / "out")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "out")
+    assert model.get_input_embeddings().padding_idx == vocabulary.pad_id == 1
 
 
 def test_convert_untied_masked_head_names_the_encoder(bert: Path, tmp_path: Path) -> None:

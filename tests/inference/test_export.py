@@ -109,10 +109,11 @@ def test_export_equals_transformers_at_other_sizes(
         if head == "ForMultipleChoice":
             batch = {name: tensor[:, None].repeat(1, 3, 1) for name, tensor in batch.items()}  # 3 choices
         with torch.no_grad():
-            expected = theirs(**batch).to_tuple()
+            expected = theirs(**batch)
         outputs = session.run(None, {name: batch[name].numpy() for name in INPUT_NAMES})
+        assert [output.name for output in session.get_outputs()] == list(expected)
         mask = batch["attention_mask"].bool()
-        for output, reference in zip(outputs, expected, strict=True):
+        for output, reference in zip(outputs, expected.to_tuple(), strict=True):
             if reference.shape[: mask.ndim] == mask.shape:  # an output per token; those of padding may differ
                 output, reference = output[mask.numpy()], reference[mask]
             assert np.allclose(output, reference.numpy(), atol=1e-4)

@@ -14,7 +14,7 @@ from albert_cli.data.shards import TokenCorpus
 from albert_cli.model import hub
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
-from tests.helpers.tokenizers import lines_of_eight_languages, train_wordpiece
+from tests.helpers.tokenizers import lines_of_eight_languages, train_byte_level, train_wordpiece
 
 PAIRS = [("Die Köchin kaufte zwölf Bücher.", "Niemand öffnete das Fass."), ("Mein Großvater.", "Die Ärzte.")]
 
@@ -109,6 +109,32 @@ def test_predict_of_a_run_gives_the_order_of_pairs(folder: Path, tmp_path: Path)
         assert json.loads(line)["probabilities"] == expected
     (tmp_path / "single.txt").write_text("one text\n")
     assert "one text, but" in albert("predict", folder / "run", "--input", tmp_path / "single.txt", expect=3).err
+
+
+def test_pretrain_and_finetune_name_the_padding_id(folder: Path, tmp_path: Path) -> None:
+    """transformers does not train the word embedding of `pad_token_id`; token 0 is here the first one of a text."""
+    vocabulary = Vocabulary.load(train_byte_level(tmp_path / "start"))
+    config = transformers.AlbertConfig(
+        vocab_size=vocabulary.size, embedding_size=16, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=64,
+    )  # fmt: skip
+    transformers.AlbertForMaskedLM(config).save_pretrained(tmp_path / "start")
+    text = folder / "text.txt"
+    albert("data", text, "--vocab", tmp_path / "start", "--out", tmp_path / "data", "--holdout", 0.1)
+    albert(
+        "pretrain", "continue", "--data", tmp_path / "data", "--out", tmp_path / "run", "--device", "cpu",
+        "-s", f"warm_start.checkpoint={tmp_path / 'start'}", "-s", "schedule.total_steps=1",
+        "-s", "schedule.warmup_steps=0", "-s", "train.batch_size=8", "-s", "data.max_seq_length=32",
+    )  # fmt: skip
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "Fass\ta\nBuch\tb\n" * 8, encoding="utf-8")
+    albert(
+        "finetune", "mini/table", "--checkpoint", tmp_path / "run", "--data", tmp_path, "--out", tmp_path / "task",
+        "--device", "cpu", "-s", "schedule.epochs=1", "-s", "data.max_seq_length=32",
+    )  # fmt: skip
+    for name in ("run", "task"):
+        model = transformers.AutoModel.from_pretrained(hub.find_checkpoint(str(tmp_path / name)))
+        assert model.get_input_embeddings().padding_idx == vocabulary.pad_id == 1
 
 
 def test_finetune_predict_and_encode_equal_transformers(folder: Path, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +186,14 @@ def test_checkpoint_round_trip_is_bit_identical(name: str, tmp_path: Path) -> No
         assert (first / file).read_bytes() == (second / file).read_bytes()
 
 
+def test_checkpoint_untrained_order_head_has_no_labels(tmp_path: Path) -> None:
+    """Without `recipe.toml`, as on the Hub, only config.json tells that the head is not trained."""
+    directory = saved(PretrainingModel(TINY), tmp_path / "checkpoint", "ForPreTraining")
+    assert json.loads((directory / "config.json").read_text())["sentence_order_labels"] == []
+    with pytest.raises(CheckpointError, match="has no classifier"):
+        task_from_checkpoint(hub.read_checkpoint(directory))
+
+
 def test_checkpoint_with_three_order_labels_has_no_hf_class(tmp_path: Path) -> None:
     shape = replace(TINY, order_labels=3)
     model = PretrainingModel(shape)
@@ -312,21 +322,56 @@ def test_find_checkpoint_of_an_evaluation_names_a_run(tmp_path: Path) -> None:
     assert raised.value.hint == f"it is an evaluation; name one of its runs, such as {tmp_path / 'run-0'}"
 
 
-def test_find_checkpoint_offline_hub_name_raises_at_once(tmp_path: Path) -> None:
+def find_in_process(name: str, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Look for a checkpoint in a new process, because `huggingface_hub` reads the endpoint when it is imported."""
     code = (
         "from albert_cli.errors import CheckpointError\n"
         "from albert_cli.model import hub\n"
-        "try:\n    hub.find_checkpoint('albert/albert-base-v2')\n"
+        f"try:\n    hub.find_checkpoint({name!r})\n"
         "except CheckpointError as error:\n    print(error.message); print(error.hint)\n"
     )
     environment = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith("HF_")}
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", code],
-        env=environment | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)},  # nothing listens there
+        env=environment | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
+
+
+def test_find_checkpoint_offline_hub_name_raises_at_once(tmp_path: Path) -> None:
+    result = find_in_process("albert/albert-base-v2", "http://127.0.0.1:9", tmp_path)  # nothing listens there
     message, hint = result.stdout.splitlines()
     assert message.startswith("albert/albert-base-v2: no such directory, and it could not be downloaded from the Hub")
     assert "check the path" in hint
     # By itself, the library would print a line for each retry.
     assert result.stderr == "albert/albert-base-v2: no such directory, so it is read from the Hugging Face Hub\n"
+
+
+class _Repository(http.server.BaseHTTPRequestHandler):
+    """The Hub's answers for a repository with one file, in a layout that cannot be read."""
+
+    def do_GET(self) -> None:
+        commit = "0" * 40
+        body: object = {"id": "someone/model", "sha": commit, "siblings": [{"rfilename": "model.gguf"}]}
+        if "/tree/" in self.path:
+            body = [{"type": "file", "path": "model.gguf", "size": 1, "oid": commit}]
+        content = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+def test_find_checkpoint_hub_model_without_weights_has_hint(tmp_path: Path) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Repository)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    result = find_in_process("someone/model", f"http://127.0.0.1:{server.server_port}", tmp_path)
+    server.shutdown()
+    server.server_close()
+    assert result.stdout.splitlines() == [
+        "someone/model: contains a GGUF file",
+        "name the checkpoint that it was converted from",
+    ]

@@ -15,7 +15,7 @@ import transformers
 from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.model.weight_files import WEIGHTS_FILE
+from albert_cli.model.weight_files import WEIGHTS_FILE, describe_repository
 from tests.helpers.hugging_face import HEADS, assert_same_outputs, hf_config, read_into
 from tests.helpers.shapes import SHARED, random_batch, shake
 
@@ -133,6 +133,17 @@ def test_read_checkpoint_compressed_archive_is_rejected(tmp_path: Path) -> None:
         hub.read_checkpoint(tmp_path)
 
 
+def test_read_checkpoint_quantization_config_is_rejected(tmp_path: Path) -> None:
+    """With 4 bits per weight, the file is too small for the shape."""
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    save_as(theirs, tmp_path, "pickled")
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "quantization_config": {"load_in_4bit": True}}))
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"the weights are quantized \(quantization_config in config\.json\)"):
+        hub.read_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_read_checkpoint_nonfinite_weights_are_rejected(value: float, tmp_path: Path) -> None:
     theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
@@ -182,6 +193,21 @@ def test_read_checkpoint_unsupported_format_raises_with_remedy(
         hub.read_checkpoint(hub.find_checkpoint(str(tmp_path)))
     assert "\n" not in raised.value.message
     assert remedy in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("files", "content", "remedy"),
+    [
+        (["base/model.ckpt-best.index"], "a TensorFlow checkpoint", "albert convert DIRECTORY"),
+        (["adapter_config.json", "adapter_model.safetensors"], "an adapter without its base", "merge_and_unload"),
+        (["config.json", "onnx/model.onnx"], "an ONNX model", "exported from"),
+        (["config.json", "README.md"], "no weights", "another model"),
+        (["model.safetensors"], "no checkpoint", "another model"),
+    ],
+)
+def test_describe_repository_names_content_and_remedy(files: list[str], content: str, remedy: str) -> None:
+    description, hint = describe_repository([".gitattributes", *files])
+    assert content in description and remedy in hint
 
 
 def test_find_checkpoint_file_instead_of_directory_raises(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tokenizers import ByteLevelBPETokenizer, CharBPETokenizer
-from transformers import AutoTokenizer
+from transformers import AlbertTokenizer, AutoTokenizer
 
 from albert_cli.errors import CheckpointError
 from albert_cli.text.build_vocabulary import VocabularySettings, build
@@ -78,6 +78,26 @@ def test_other_kinds_of_spiece_model_are_rejected(options: dict[str, Any], messa
     with pytest.raises(CheckpointError, match=message) as raised:
         Vocabulary.load(tmp_path)
     assert "\n" not in raised.value.message and "tokenizer.json" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("added", [[], ["covidxyz"]])
+def test_load_vocabulary_of_transformers_albert_equals_it(added: list[str], tmp_path: Path) -> None:
+    """transformers replaces `` and '' by a quotation mark, which the `spiece.model` next to its file does not do."""
+    train_elsewhere(tmp_path, vocab_size=100, required_chars="`'\"", **ALBERT_OPTIONS)
+    tokenizer = AlbertTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_tokens(added)
+    tokenizer.save_pretrained(tmp_path)
+    vocabulary = Vocabulary.load(tmp_path)
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    assert vocabulary.size == len(fast) == 100 + len(added)
+    for text in ("``Sentence 3''", "a covidxyz", *lines_of_eight_languages(80)):
+        assert vocabulary.encode(text) == fast(text, add_special_tokens=False)["input_ids"]
+
+
+def test_load_vocabulary_equal_files_use_sentencepiece(vocabulary_dir: Path, tmp_path: Path) -> None:
+    for name in ("spiece.model", "tokenizer.json"):
+        shutil.copy(vocabulary_dir / name, tmp_path)
+    assert isinstance(Vocabulary.load(tmp_path), SentencePieceVocabulary)
 
 
 @pytest.mark.parametrize("rule", ["nmt_nfkc", "nfkc", "nfkc_cf", "nmt_nfkc_cf", "identity"])

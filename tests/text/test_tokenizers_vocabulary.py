@@ -152,15 +152,6 @@ def test_continuation_equals_text_after_the_mask(directory: Path, tmp_path: Path
         assert vocabulary.encode_continuation(text) == ids[1:]
 
 
-def test_vocab_txt_equals_its_tokenizer_json(tmp_path: Path) -> None:
-    saved = train_wordpiece(tmp_path / "json")
-    vocabulary = Vocabulary.load(saved)
-    (tmp_path / "txt").mkdir()
-    (tmp_path / "txt" / "vocab.txt").write_text("\n".join(vocabulary.pieces) + "\n", encoding="utf-8")
-    lines = lines_of_eight_languages(800)
-    assert Vocabulary.load(tmp_path / "txt").encode_batch(lines) == vocabulary.encode_batch(lines)
-
-
 def test_special_tokens_are_found_by_role(tmp_path: Path) -> None:
     saved = train_wordpiece(tmp_path / "it")
     config = json.loads((saved / "tokenizer_config.json").read_text())
@@ -185,14 +176,6 @@ def test_missing_special_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer"):
         Vocabulary.load(tmp_path)
-
-
-def test_vocab_txt_null_options_are_the_defaults(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("\n".join([*BERT_ROLES.values(), "cafe", "Cafe"]), encoding="utf-8")
-    options = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese_chars": None}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
-    vocabulary = Vocabulary.load(tmp_path)
-    assert [vocabulary.pieces[index] for index in vocabulary.encode("Café")] == ["cafe"]
 
 
 @pytest.mark.parametrize(("largest_id", "is_loaded"), [(50_000, True), (5_000_000, False)])

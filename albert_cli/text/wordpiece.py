@@ -1,0 +1,130 @@
+"""Build BERT's tokenizer from a `vocab.txt`, which has one piece per line, and from the tokens added to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NotRequired,  # pydantic requires it before Python 3.12
+)
+
+from typing_extensions import TypedDict
+
+from albert_cli import store
+from albert_cli.errors import CheckpointError
+from albert_cli.text.special_tokens import REQUIRED_ROLES, find_special_names
+from albert_cli.text.vocabulary import CONFIG_FILE
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+DEFAULT_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+_ADDED_TOKENS_FILE: Final = "added_tokens.json"
+# The classes of transformers, without the suffix "Fast", that read a `vocab.txt` as BERT does. Other classes find words
+# in another way, such as with MeCab in Japanese, or read another format of this name.
+_CLASSES: Final = (
+    *("BertTokenizer", "AlbertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", "MobileBertTokenizer"),
+    *("ConvBertTokenizer", "SqueezeBertTokenizer", "LayoutLMTokenizer", "SplinterTokenizer", "FunnelTokenizer"),
+    *("PreTrainedTokenizer", "PythonBackend", "TokenizersBackend"),
+)
+
+
+class _AddedTokenOptions(TypedDict):
+    """An added token, and the options with which a text is searched for it."""
+
+    content: str
+    lstrip: NotRequired[bool]
+    normalized: NotRequired[bool]
+    rstrip: NotRequired[bool]
+    single_word: NotRequired[bool]
+    special: NotRequired[bool]
+
+
+@dataclass(frozen=True)
+class _SavedTokens:
+    """The key of a `tokenizer_config.json` that lists the added tokens by id."""
+
+    added_tokens_decoder: dict[str, _AddedTokenOptions] | None = None
+
+
+def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
+    """Build BERT's tokenizer from its `vocab.txt`.
+
+    config: the content of `tokenizer_config.json`. Raises `CheckpointError` if a special token is missing, if an added
+    token has an id that does not follow the vocabulary's, or if the `vocab.txt` belongs to a tokenizer of another kind.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    _require_wordpiece(path, config)
+    lines = store.read_bytes(path).decode("utf-8", "replace").rstrip("\r\n").split("\n")
+    ids = {line.rstrip("\r"): index for index, line in enumerate(lines)}
+    added_tokens = _read_added_tokens(path.parent)
+    all_ids = ids | {token.content: index for index, token in added_tokens.items()}
+    names_by_role = find_special_names(all_ids, config)
+    for role in ("unk", *REQUIRED_ROLES):
+        if role not in names_by_role:
+            raise CheckpointError(f"{path}: not a WordPiece vocabulary, it has no {role} token")
+    cls = names_by_role["cls"]
+    sep = names_by_role["sep"]
+    # Some programs write null for an option that they leave at its default.
+    configured = {key: config[key] for key in DEFAULT_OPTIONS if config.get(key) is not None}
+    options: dict[str, Any] = {**DEFAULT_OPTIONS, **configured}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=names_by_role["unk"], max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=options["do_lower_case"],
+        strip_accents=options["strip_accents"],
+        handle_chinese_chars=options["tokenize_chinese_chars"],
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    for index in sorted(added_tokens):
+        name = added_tokens[index].content
+        tokenizer.add_tokens([added_tokens[index]])
+        if tokenizer.token_to_id(name) != index:
+            message = f"{path}: has {len(ids)} tokens, so the added token {name!r} cannot have the id {index}"
+            raise CheckpointError(message, "use the files of one tokenizer")
+    tokenizer.post_processor = processors.BertProcessing((sep, all_ids[sep]), (cls, all_ids[cls]))
+    special_tokens = [AddedToken(name, special=True, normalized=False) for name in names_by_role.values()]
+    tokenizer.add_special_tokens(special_tokens)
+    return tokenizer
+
+
+def _require_wordpiece(path: Path, config: dict[str, Any]) -> None:
+    """Raise `CheckpointError` if the `vocab.txt` belongs to a tokenizer that splits texts in another way than BERT's.
+
+    config: the content of `tokenizer_config.json`. Without `tokenizer_class`, the class is that in `config.json`.
+    """
+    name = config.get("tokenizer_class")
+    model_config = path.parent / "config.json"
+    if name is None and store.exists_or_is_listed(model_config):
+        name = store.read_json(model_config).get("tokenizer_class")
+    reasons = [key for key in ("word_tokenizer_type", "auto_map") if config.get(key)]
+    if name is not None and str(name).removesuffix("Fast") not in _CLASSES:
+        reasons.insert(0, str(name))
+    if reasons:
+        raise CheckpointError(
+            f"{path}: its tokenizer ({reasons[0]}) splits texts in another way than BERT's",
+            "save a tokenizer.json with a fast tokenizer of transformers, or use another model",
+        )
+
+
+def _read_added_tokens(directory: Path) -> dict[int, AddedToken]:
+    """Return the added tokens by id; some of them may be in the `vocab.txt`, too.
+
+    Older versions of transformers list them only in `added_tokens.json`, without options.
+    """
+    from tokenizers import AddedToken
+
+    path = directory / _ADDED_TOKENS_FILE
+    ids = store.read_record(path, dict[str, int]) if store.exists_or_is_listed(path) else {}
+    added_tokens = {index: AddedToken(name) for name, index in ids.items()}
+    path = directory / CONFIG_FILE
+    saved = store.read_record(path, _SavedTokens) if store.exists_or_is_listed(path) else _SavedTokens()
+    for index, options in (saved.added_tokens_decoder or {}).items():
+        if not index.isdecimal():
+            raise CheckpointError(f"{path}: added_tokens_decoder.{index}: not an id")
+        added_tokens[int(index)] = AddedToken(**options)
+    return added_tokens

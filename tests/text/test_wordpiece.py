@@ -1,0 +1,97 @@
+"""A `vocab.txt` gives the ids of transformers, with the tokens that were added to it, or is rejected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import BertTokenizerFast
+
+from albert_cli.errors import CheckpointError
+from albert_cli.text.vocabulary import Vocabulary
+from tests.helpers.tokenizers import BERT_ROLES, lines_of_eight_languages, train_wordpiece
+
+PIECES = [*BERT_ROLES.values(), "cafe", "Cafe", "co", "##vid", "で", "猫"]
+
+
+def write_pieces(directory: Path) -> None:
+    (directory / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+
+
+def test_vocab_txt_equals_its_tokenizer_json(tmp_path: Path) -> None:
+    saved = train_wordpiece(tmp_path / "json")
+    vocabulary = Vocabulary.load(saved)
+    (tmp_path / "txt").mkdir()
+    (tmp_path / "txt" / "vocab.txt").write_text("\n".join(vocabulary.pieces) + "\n", encoding="utf-8")
+    lines = lines_of_eight_languages(800)
+    assert Vocabulary.load(tmp_path / "txt").encode_batch(lines) == vocabulary.encode_batch(lines)
+
+
+def test_vocab_txt_null_options_are_the_defaults(tmp_path: Path) -> None:
+    write_pieces(tmp_path)
+    options = {"do_lower_case": None, "strip_accents": None, "tokenize_chinese_chars": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    vocabulary = Vocabulary.load(tmp_path)
+    assert [vocabulary.pieces[index] for index in vocabulary.encode("Café")] == ["cafe"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}),
+        ("tokenizer_config.json", {"word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["tokenization.Words", None]}}),
+        ("config.json", {"tokenizer_class": "BertJapaneseTokenizer"}),
+    ],
+)
+def test_vocab_txt_of_another_tokenizer_is_rejected(name: str, values: dict[str, object], tmp_path: Path) -> None:
+    write_pieces(tmp_path)
+    (tmp_path / name).write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match="splits texts in another way") as raised:
+        Vocabulary.load(tmp_path)
+    assert "tokenizer.json" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "BertTokenizerFast", "AlbertTokenizer", None])
+def test_vocab_txt_of_a_bert_tokenizer_is_read(name: str | None, tmp_path: Path) -> None:
+    write_pieces(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"tokenizer_class": name}))
+    assert Vocabulary.load(tmp_path).pieces == PIECES
+
+
+@pytest.mark.parametrize("has_options", [True, False])
+def test_vocab_txt_with_added_tokens_equals_transformers(has_options: bool, tmp_path: Path) -> None:
+    write_pieces(tmp_path)
+    config: dict[str, object] = {"tokenizer_class": "BertTokenizer"}
+    if has_options:
+        flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "special"), False)
+        masked = {**flags, "content": "[MASK]", "normalized": False, "special": True}
+        added = {**flags, "content": "covidxyz", "normalized": True}
+        config["added_tokens_decoder"] = {PIECES.index("[MASK]"): masked, len(PIECES): added}
+    else:
+        (tmp_path / "added_tokens.json").write_text(json.dumps({"covidxyz": len(PIECES)}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    vocabulary = Vocabulary.load(tmp_path)
+    assert vocabulary.pieces == [*PIECES, "covidxyz"]
+    fast = BertTokenizerFast.from_pretrained(tmp_path)
+    for text in ("cafe covidxyz", "covid covidXYZcafe"):
+        assert vocabulary.encode(text) == fast(text, add_special_tokens=False)["input_ids"]
+    (tmp_path / "out").mkdir()
+    vocabulary.copy_to(tmp_path / "out")
+    assert Vocabulary.load(tmp_path / "out").fingerprint == vocabulary.fingerprint
+
+
+def test_vocab_txt_mask_token_may_be_added(tmp_path: Path) -> None:
+    pieces = [piece for piece in PIECES if piece != "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces), encoding="utf-8")
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": len(pieces)}))
+    assert Vocabulary.load(tmp_path).mask_id == len(pieces)
+
+
+@pytest.mark.parametrize("index", [3, len(PIECES) + 1, -1])
+def test_vocab_txt_added_token_with_another_id_raises(index: int, tmp_path: Path) -> None:
+    write_pieces(tmp_path)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"covidxyz": index}))
+    with pytest.raises(CheckpointError, match=f"'covidxyz' cannot have the id {index}"):
+        Vocabulary.load(tmp_path)
