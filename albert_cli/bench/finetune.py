@@ -97,7 +97,7 @@ class FinetuneBench:
             self.recipe.train,
             self.shape,
             self.device,
-            sequences=self.recipe.train.micro_batch_size,
+            sequences=self.recipe.train.micro_batch_size * features.sequences_per_item,
             length=round(self.mean_length),
         )
         self.batches: list[LabeledBatch] = []

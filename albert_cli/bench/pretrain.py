@@ -294,6 +294,7 @@ class PretrainBench:
         steps = recipe.schedule.total_steps - recipe.first_step
         updates = steps * (parts["communication"] + parts["optimizer"])
         days = (computing * recipe.total_sequences / batch_size + updates) / _SECONDS_PER_DAY
+        device_days = days * batch_size / sum(sizes)  # without the time in which ranks have no micro-batch
         flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
         return RecipeStep(
             sequences=batch_size,
@@ -305,8 +306,8 @@ class PretrainBench:
             communication_fraction=round(parts["communication"] / seconds, 5),
             steps=steps,
             days=round(days, 4),
-            devices_for_a_week=math.ceil(days * ranks / 7),
-            devices_for_a_day=math.ceil(days * ranks),
+            devices_for_a_week=math.ceil(device_days / 7),
+            devices_for_a_day=math.ceil(device_days),
         )
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 Scale = Annotated[
     Literal["smoke", "mini", "h200", "paper"],
     typer.Option(
-        help="smoke: a check; mini: up to 45 minutes on two cores; h200: half an hour on one H200; paper: as published."
+        help="smoke: a check; mini: up to 45 minutes on two cores; h200: up to 40 minutes on one H200; "
+        "paper: as published."
     ),
 ]
 SharedOut = Annotated[

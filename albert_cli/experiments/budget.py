@@ -318,8 +318,8 @@ def _format_notes(plan: ExperimentPlan) -> str:
         hours = f"Hours assume {assumed} on each device; use --tflops to pass a measured speed."
     notes = [
         f"{hours} Several devices are assumed to scale perfectly.",
-        "Tokens and FLOPs are upper bounds: full-length sequences and the whole model. Vocabulary, data and intrinsic "
-        "scores are not included.",
+        "Tokens and FLOPs are upper bounds: full-length sequences, the whole model, and a run of the intermediate task "
+        "for each task that has one. Vocabulary, data and intrinsic scores are not included.",
         *(describe_matched_time(plan, name) for name in plan.matched_times),
         *(f"Skipped: {name} ({reason})." for name, reason in plan.skipped.items()),
         f"{len(plan.stages)} stages; use --commands to print them and --jobs N to run N at a time.",

@@ -32,7 +32,6 @@ from albert_cli.experiments.inputs import (
 from albert_cli.experiments.plan import (
     MIN_STEPS,
     OUT,
-    Cost,
     ExperimentPlan,
     ExperimentRequest,
     MatchedWallClock,
@@ -43,12 +42,12 @@ from albert_cli.experiments.plan import (
 )
 from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
+from albert_cli.experiments.stage_costs import fine_tuning_cost, pretraining_cost
 from albert_cli.formatting import format_toml_value
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 _SPEED_ROUNDS = 15  # timed steps of `albert bench pretrain`, which measures the speed of a variant
-_BYTES_PER_WEIGHT = 4  # fine-tuned models are saved in fp32
 
 
 def validate_experiment(name: str) -> tuple[dict[str, object], str]:
@@ -98,37 +97,6 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
             matched_times[name] = planner.match_wall_clock(name, other)
             speeds += [planner.plan_speed(name), planner.plan_speed(other)]
     return ExperimentPlan(experiment, request, runs, prefixes, speeds, skipped_tasks | skipped_texts, matched_times)
-
-
-def pretraining_cost(recipe: PretrainRecipe, finished_steps: int = 0) -> Cost:
-    """Return the cost of a run's steps after `finished_steps`.
-
-    It is an upper bound, because it assumes that all sequences have the full length.
-    """
-    length = recipe.data.max_seq_length
-    steps = recipe.schedule.total_steps - finished_steps
-    tokens = recipe.train.batch_size * length * steps
-    flops = tokens * costs.training_flops(recipe.model, length)
-    parameters = costs.count_parameters(recipe.model).total
-    # A new checkpoint is written before the oldest one is deleted, so there is one more than are kept.
-    disk_bytes = costs.checkpoint_bytes(recipe.model) * (recipe.train.keep + 1)
-    return Cost(parameters, steps, tokens, flops, disk_bytes)
-
-
-def fine_tuning_cost(recipe: FinetuneRecipe | None, run: VariantRun, scale: ExperimentScale) -> Cost | None:
-    """Return the cost of a task's fine-tuning runs, an upper bound that assumes inputs of the full length.
-
-    Return None if the task has no recipe, or if its number of steps is unknown because it depends on the data.
-    """
-    if recipe is None or run.recipe is None or recipe.schedule.total_steps is None:
-        return None
-    model = run.recipe.model
-    length = min(recipe.data.max_seq_length, model.max_position_embeddings)
-    steps = recipe.schedule.total_steps * scale.task_runs
-    tokens = steps * recipe.train.batch_size * length
-    parameters = costs.count_parameters(model).with_pooler
-    flops = tokens * costs.training_flops(model, length, masked_fraction=0.0)
-    return Cost(parameters, steps, tokens, flops, _BYTES_PER_WEIGHT * parameters * scale.task_runs)
 
 
 def _plan_counts(experiment: Experiment, request: ExperimentRequest) -> list[VariantRun]:
@@ -310,7 +278,9 @@ class _Planner:
         facts = {"task": task, "changes": scale.task_changes, "runs": scale.task_runs, "data": data.identity}
         argv = ["eval", task, "--checkpoint", self._directory(pretrain), "--data", data.path, "--out", OUT]
         argv += ["--runs", str(scale.task_runs), "--no-baselines", *_format_overrides({}, scale.task_changes)]
-        cost = fine_tuning_cost(self.task_recipes[task], run, scale)
+        cost = None
+        if (recipe := self.task_recipes[task]) is not None and run.recipe is not None:
+            cost = fine_tuning_cost(recipe, run.recipe.model, scale)
         title = f"{self._title(run)}: {task}"
         return create_stage(self.request, "task", title, facts, [pretrain, *data.needs], argv, cost)
 

@@ -228,6 +228,11 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         `labels` are those that the features' method `batch` returns with the batch.
         """
 
+    @property
+    def sequences_per_item(self) -> int:
+        """The number of sequences of an item of the features (an example or a window)."""
+        return 1
+
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
         """Initialize the head's bias from the labels' frequencies, if this kind of head has such a bias."""
 

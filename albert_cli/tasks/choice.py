@@ -71,6 +71,11 @@ class Choice(LogitsTask[ChoiceExample]):
 
     collapse_message = "the same option for all questions"
 
+    @property
+    def sequences_per_item(self) -> int:
+        """The number of options; some questions may have fewer."""
+        return len(self.labels)
+
     def parse_example(self, line: InputLine) -> ChoiceExample:
         """Parse an object with `choices` (`options`), `question`, a passage (`text`, `article`, …) and `id`.
 

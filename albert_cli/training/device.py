@@ -40,7 +40,7 @@ from albert_cli.model.block import ACTIVATIONS
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.randomness import step_seed
-from albert_cli.ranks import local_rank, world_size
+from albert_cli.ranks import local_rank
 from albert_cli.training.settings import TrainSettings
 
 MIN_ONEDNN_SPEEDUP: Final = 1.05  # a smaller gain is within the measurement's noise, and oneDNN rounds differently
@@ -82,13 +82,6 @@ def choose_device(name: str) -> torch.device:
             f"start at most {count} processes here (--nproc, --nproc-per-node), and let each see all GPUs",
         )
     return torch.device("cuda", local_rank())
-
-
-def print_idle_gpus(device: torch.device) -> None:
-    """Print how to use the GPUs that a single process leaves idle, if there are any."""
-    if device.type == "cuda" and world_size() == 1 and torch.cuda.device_count() > 1:
-        count = torch.cuda.device_count()
-        console.info(f"uses 1 of {count} GPUs; --nproc {count} uses all of them")
 
 
 # ---------------------------------------------------------------- "auto" settings

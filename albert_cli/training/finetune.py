@@ -233,7 +233,7 @@ def _create_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) 
     """Create the job of a run with the model that the run starts from; warn first if the memory may not suffice."""
     train = recipe.train
     shape = prepared.checkpoint.config
-    sequences = min(train.micro_batch_size, train.batch_size)
+    sequences = min(train.micro_batch_size, train.batch_size) * inputs.train.sequences_per_item
     estimate = capacity.estimate_memory(shape, train, recipe.data.max_seq_length, sequences, prepared.device)
     capacity.warn_training_memory(estimate, sequences, prepared.device)
     return FinetuneJob(prepared, inputs, recipe, task_model.build_model(prepared, inputs, train.seed, train))

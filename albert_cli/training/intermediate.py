@@ -30,16 +30,12 @@ def missing_intermediate(prepared: PreparedTask) -> str | None:
 
     There is nothing to do if the recipe names no intermediate task, if the checkpoint is only scored, or if training
     continues with the checkpoint's head. The same holds if the checkpoint was already fine-tuned on the intermediate
-    task: it has this task's head, with named classes. A head without names may be another task's. The controls always
-    need the intermediate task, because they do not have the checkpoint's weights.
+    task (`PreparedTask.starts_from_intermediate_model`).
     """
     name = prepared.recipe.intermediate_task
-    model = prepared.recipe.model
-    if name == NO_INTERMEDIATE_TASK or not prepared.needs_training or model.head == "checkpoint":
+    if name == NO_INTERMEDIATE_TASK or not prepared.needs_training or prepared.recipe.model.head == "checkpoint":
         return None
-    checkpoint = prepared.checkpoint
-    is_finetuned = find_task(name).has_head(checkpoint) and not checkpoint.has_unnamed_labels
-    return None if is_finetuned and model.weights == "pretrained" else name
+    return None if prepared.starts_from_intermediate_model else name
 
 
 def encoder_overrides(prepared: PreparedTask) -> list[str]:

@@ -183,7 +183,11 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         """Return the sum of each loss over its items, and for each accuracy the number of correct predictions."""
         logits = self.model(data.tokens)
         sum_losses = _compiled_sum_losses() if self.settings.train.compile == "on" else _sum_losses
-        sums = sum_losses(logits.masked, logits.sentence_order, data.masked_labels, data.order_labels)
+        order_logits = logits.sentence_order
+        if self.settings.data.sentence_loss == "none":
+            # Compiled code would give the unused head gradients of zeros, with which LAMB shrinks its weights.
+            order_logits = order_logits.detach()
+        sums = sum_losses(logits.masked, order_logits, data.masked_labels, data.order_labels)
         if self.teacher:
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums

@@ -71,10 +71,16 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update every parameter from its `.grad`, at the learning rate `lr` of its group; `closure` is not used."""
+        """Update every parameter from its `.grad`, at the learning rate `lr` of its group; `closure` is not used.
+
+        A parameter without a gradient does not change, nor do its moments. No loss trains it, and weight decay alone
+        would shrink it to zero: LAMB's ratio makes the length of an update independent of the factor of the decay.
+        """
         for group in self.param_groups:
             group["steps"] += 1
-            parameters: list[Tensor] = group["params"]
+            parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
             if not group["trust_ratio"]:
                 self._advance(parameters, parameters, group["steps"], group["lr"], group["decay"])
                 continue
@@ -91,7 +97,10 @@ class Lamb(Optimizer):
     def _advance(
         self, parameters: Sequence[Tensor], target: Sequence[Tensor], steps: int, lr: float, decay: float
     ) -> None:
-        """Advance the moments, and subtract lr * (m / (sqrt(v) + eps) + decay * target) from `target`."""
+        """Advance the moments, and subtract lr * (m / (sqrt(v) + eps) + decay * target) from `target`.
+
+        Every one of `parameters` has a gradient.
+        """
         settings = self.settings
         # The kernel always corrects the bias: it divides by 1 - beta^steps, which is 1 for an infinite number of steps.
         steps_for_correction = steps if settings.bias_correction else math.inf
@@ -99,7 +108,7 @@ class Lamb(Optimizer):
         torch._fused_adamw_(
             list(target),
             # The kernel ignores strides, so gradients must be contiguous.
-            [torch.zeros_like(p) if p.grad is None else p.grad.contiguous() for p in parameters],
+            [p.grad.contiguous() for p in parameters if p.grad is not None],
             [self.state[p]["first"] for p in parameters],
             [self.state[p]["second"] for p in parameters],
             [],

@@ -26,6 +26,7 @@ from albert_cli.ranks import RankGroup
 from albert_cli.training import capacity
 from albert_cli.training.capacity import MemoryEstimate
 from albert_cli.training.device import use_threads
+from albert_cli.training.idle_ranks import count_parallel_ranks
 from albert_cli.training.loop import evaluate_job, measure_step_seconds
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -289,7 +290,7 @@ class DurationEstimate:
 
     `micro_batch` is the number of sequences in the run's micro-batches, and `measured_sequences` the number in those
     that were measured. If not even one sequence fits into the memory, `measured_sequences` is 0, and `seconds` is the
-    run's FLOPs divided by `flops_per_second`, the measured rate of matmuls on all ranks.
+    run's FLOPs divided by `flops_per_second`, the measured rate of matmuls on the ranks that compute.
     """
 
     seconds: float
@@ -362,11 +363,13 @@ def estimate_duration(
     """Measure steps of one micro-batch per rank, and scale their time to the sequences of the run.
 
     The measured micro-batch is smaller than the run's if, by its FLOPs, the run's would take more than
-    `_MEASURED_SECONDS`, or if it would not fit into the free memory. `new_job` creates the job of a recipe.
+    `_MEASURED_SECONDS`, or if it would not fit into the free memory. `new_job` creates the job of a recipe. Ranks
+    without a micro-batch do not make the run faster.
     """
     train = recipe.train
     length = recipe.data.max_seq_length
     micro_batch = recipe.sequences_per_micro_batch
+    parallel_ranks = count_parallel_ranks(train.batch_size, micro_batch, group.world_size)
     with use_threads(train.threads):
         peak = machine.matmul_peak(train.precision, device)
         flops_per_sequence = length * costs.training_flops(recipe.model, length)
@@ -375,11 +378,12 @@ def estimate_duration(
         while sequences and free is not None and estimate_run_memory(recipe, device, sequences).total > free:
             sequences //= 2
         if sequences == 0:
-            rate = peak * group.world_size
+            rate = peak * parallel_ranks
             seconds = flops_per_sequence * recipe.total_sequences / rate
             return DurationEstimate(seconds, 0, micro_batch, rate)
         batch_size = sequences * group.world_size  # one micro-batch per rank
         measured = _without_batch_warmup(recipe)
         measured = replace(measured, train=replace(train, batch_size=batch_size, micro_batch_size=sequences))
         step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=0.5)
-    return DurationEstimate(round(step_seconds * recipe.total_sequences / batch_size, 1), sequences, micro_batch)
+    seconds = step_seconds * recipe.total_sequences / (sequences * parallel_ranks)
+    return DurationEstimate(round(seconds, 1), sequences, micro_batch)

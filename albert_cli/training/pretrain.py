@@ -21,6 +21,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import plan, run
 from albert_cli.training.device import use_threads
 from albert_cli.training.first_weights import ParentRun, set_first_weights
+from albert_cli.training.idle_ranks import warn_idle_ranks
 from albert_cli.training.log import LossHints
 from albert_cli.training.loop import Loop
 from albert_cli.training.optimizers import make_optimizer
@@ -138,6 +139,7 @@ def _resolve(
     )
     recipe = resolve_recipe(recipe, environment, saved)
     inputs.warn_memory(recipe)
+    warn_idle_ranks(recipe, group.world_size)
     if saved is not None:
         if budget is not None:
             console.info(f"{out}: keeps the {count_of(recipe.schedule.total_steps, 'step')} of its first start")

@@ -24,8 +24,9 @@ from albert_cli.model.informed_init import word_dimensions
 from albert_cli.ranks import RankGroup, is_main, process_group
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training import capacity
-from albert_cli.training.device import choose_device, prepare_model, print_idle_gpus
+from albert_cli.training.device import choose_device, prepare_model
 from albert_cli.training.distill import Teacher
+from albert_cli.training.idle_ranks import print_idle_gpus
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob
 from albert_cli.training.plan import estimate_run_memory
 from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
@@ -104,7 +105,7 @@ def open_inputs(
     vocabulary = Vocabulary.load(train.vocabulary_dir)
     loaded = load_pretrain_recipe(recipe, overrides, vocabulary.size, out)
     torch_device = choose_device(device)
-    print_idle_gpus(torch_device)
+    print_idle_gpus(loaded, torch_device)
     with process_group(torch_device.type) as group:
         try:
             evaluation = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify=verify)

@@ -17,9 +17,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from albert_cli.model.packing import to_device
 from albert_cli.ranks import RankGroup
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class GradientBuckets:
     """The gradients of a model, split into buckets, about in the order in which a backward pass completes them.
 
     This is the reverse of the order in which the model registers its parameters. Every rank sends the buckets in this
-    order, in the precision `dtype`. A rank that computed nothing sends zeros.
+    order, in the precision `dtype`. A rank that computed nothing sends zeros. A bucket ends with a flag for each of its
+    parameters: 1 if this rank has a gradient, else 0.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -56,13 +59,21 @@ class GradientBuckets:
             self._send_next()
 
     def finish(self) -> None:
-        """Send the remaining buckets and wait; every `.grad` is then the sum, in the precision of its parameter."""
+        """Send the remaining buckets and wait; every `.grad` is then the sum, in the precision of its parameter.
+
+        A parameter without a gradient on any rank still has none.
+        """
         while len(self._sent) < len(self._buckets):
             self._send_next()
         for bucket, (flat, work) in zip(self._buckets, self._sent, strict=True):
             work.wait()
-            for parameter, part in zip(bucket, torch.split(flat, [p.numel() for p in bucket]), strict=True):
-                parameter.grad = part.view_as(parameter).to(parameter.dtype)
+            *parts, flags = torch.split(flat, [*(p.numel() for p in bucket), len(bucket)])
+            has_gradient = [True] * len(bucket)
+            if any(p.grad is None for p in bucket):  # reading the flags waits for the device, which is rarely necessary
+                has_gradient = (flags > 0).tolist()
+            for parameter, part, is_used in zip(bucket, parts, has_gradient, strict=True):
+                if is_used:
+                    parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
     def _send_next(self) -> None:
         """Begin the all-reduce of the first bucket that is not sent yet."""
@@ -70,7 +81,8 @@ class GradientBuckets:
 
         bucket = self._buckets[len(self._sent)]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket]
-        flat = torch.cat([gradient.flatten() for gradient in gradients]).to(self.dtype)
+        (flags,) = to_device([np.array([p.grad is not None for p in bucket], np.float32)], bucket[0].device)
+        flat = torch.cat([*(gradient.flatten() for gradient in gradients), flags]).to(self.dtype)
         work = dist.all_reduce(flat, async_op=True)
         assert work is not None  # only a process outside of the group gets None
         self._sent.append((flat, work))
@@ -97,6 +109,9 @@ def reduce_during_backward(model: nn.Module, group: RankGroup, dtype: torch.dtyp
 
 
 def reduce_gradients(model: nn.Module, group: RankGroup, dtype: torch.dtype = torch.float32) -> None:
-    """Sum over the ranks the gradients that a model already has; a missing gradient counts as zeros."""
+    """Sum over the ranks the gradients that a model already has; a missing gradient counts as zeros.
+
+    A parameter without a gradient on any rank still has none.
+    """
     with reduce_during_backward(model, group, dtype):
         pass

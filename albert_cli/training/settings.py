@@ -117,8 +117,9 @@ class ScheduleSettings:
 class TrainSettings:
     """`[train]`: batch, seed, evaluation, saving, and how to compute.
 
-    `batch_size`: sequences per step, over all processes.
-    `micro_batch_size`: sequences that one process computes at a time.
+    `batch_size`: sequences per step, over all processes. In multiple choice, it is the number of questions, which have
+    a sequence for each option.
+    `micro_batch_size`: sequences, or questions, that one process computes at a time.
     `log_every`: steps per record of `metrics.jsonl`.
     `eval_every`: steps between evaluations; 0 evaluates after the last step only, so no checkpoint is
     selected by its dev score.

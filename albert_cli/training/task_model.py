@@ -66,8 +66,8 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     _load_checkpoint(model, prepared)
     check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, config)
     # The overlap heads replace the first heads of each block, and the context heads the last ones, also in a pretrained
-    # encoder. With 0 overlap heads nothing is replaced. An intermediate run has already replaced and trained them.
-    if prepared.intermediate is None:
+    # encoder. With 0 overlap heads nothing is replaced.
+    if not prepared.has_trained_overlap_heads:
         vocabulary = prepared.vocabulary
         # The heads are computed for words at the first `positions` positions. Most pairs of texts end within the
         # default, but answers, for which context heads are, may be anywhere in a long passage.
@@ -83,7 +83,7 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
             positions=positions,
             context_heads=settings.overlap_context_heads,
         )
-    if settings.classifier_bias == "labels":
+    if settings.classifier_bias == "labels" and settings.head != "checkpoint":  # a trained head keeps its bias
         prepared.task.init_bias_from_labels(model, inputs.train_examples)
     prepare_model(model, train, prepared.device)
     return model

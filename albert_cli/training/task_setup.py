@@ -24,7 +24,7 @@ from albert_cli.tasks.token_classification import NER, open_token_task, tag_name
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
 from albert_cli.training.task_inputs import Inputs, InputSettings, load_inputs, read_examples, require_training_data
-from albert_cli.training.task_recipe import PAPER_RECIPES, FinetuneRecipe, load_recipe
+from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, PAPER_RECIPES, FinetuneRecipe, load_recipe
 from albert_cli.training.text_match import read_token_counts, warn_about_mismatch
 
 
@@ -75,6 +75,28 @@ class PreparedTask:
     needs_training: bool = True
     intermediate: hub.Checkpoint | None = None
     intermediate_note: str | None = None
+
+    @property
+    def starts_from_intermediate_model(self) -> bool:
+        """True if the checkpoint was already fine-tuned on the recipe's intermediate task, and its weights are used.
+
+        The checkpoint has the intermediate task's head, with named classes. A head without names may be another task's.
+        The controls do not have the checkpoint's weights.
+        """
+        name = self.recipe.intermediate_task
+        if name == NO_INTERMEDIATE_TASK or self.recipe.model.weights != "pretrained":
+            return False
+        return find_task(name).has_head(self.checkpoint) and not self.checkpoint.has_unnamed_labels
+
+    @property
+    def has_trained_overlap_heads(self) -> bool:
+        """True if an earlier fine-tuning run has already trained the encoder's overlap heads.
+
+        The earlier run is that of the intermediate task, or the run whose head this run continues with. A new head for
+        the checkpoint's task (`--retrain`) starts the recipe again, with new overlap heads.
+        """
+        has_trained_head = self.recipe.model.head == "checkpoint"
+        return has_trained_head or self.intermediate is not None or self.starts_from_intermediate_model
 
     def input_settings(self, seed: int | None = None) -> InputSettings:
         """Return the settings that determine a seed's inputs; the default seed is the recipe's."""

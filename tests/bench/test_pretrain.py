@@ -76,6 +76,16 @@ def test_two_processes_are_measured_together(recipe: Path, tiny_data: Path, tmp_
     assert ranks[1].printed_text().strip() == ""
 
 
+def test_idle_process_does_not_count_as_a_device(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu", "--json", "--quiet")
+    settings = ("-s", "train.micro_batch_size=8", "-s", "schedule.total_steps=9_000_000_000")
+    ranks = start_ranks(tmp_path / "log", 2, *call, *settings)
+    assert [rank.wait() for rank in ranks] == [0, 0], "\n".join(r.printed_text() for r in ranks)
+    step = json.loads(ranks[0].printed_text().strip().splitlines()[-1])["recipe_step"]
+    assert step["micro_batches_per_process"] == 1 and step["days"] > 10
+    assert step["devices_for_a_day"] == pytest.approx(step["days"], abs=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "printed"),
     [

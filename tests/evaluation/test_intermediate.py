@@ -125,6 +125,23 @@ def test_eval_mnli_model_needs_no_intermediate_run(suite: Suite, tmp_path: Path)
     assert sorted(p.name for p in (tmp_path / "out").glob("[!.]*")) == ["results.json", "run-0"]
 
 
+def test_build_model_keeps_trained_overlap_heads_and_bias(suite: Suite) -> None:
+    """A model of the intermediate task has trained overlap heads; a second initialization would discard them."""
+    mnli_run = suite.out / "mnli" / "run-0"
+    tensors = hub.read_checkpoint(mnli_run).tensors
+    overrides = (*QUICK, "model.overlap_heads=1", "model.classifier_bias=labels")
+
+    def changed_tensors(task: str, *more: str) -> set[str]:
+        model = build_model(prepare(task, str(mnli_run), str(suite.data), (*overrides, *more), "cpu"), 0)
+        return {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, tensors[name])}
+
+    assert not changed_tensors("mnli", "model.head=checkpoint")
+    assert changed_tensors("rte") == {"classifier.weight", "classifier.bias"}
+    # A new head for the same task starts the recipe again, and without an intermediate task nothing has been trained.
+    query = "encoder.attention.0.query.weight"
+    assert query in changed_tensors("mnli") and query in changed_tensors("rte", "intermediate_task=pretrained")
+
+
 def test_eval_without_mnli_data_skips_and_records_it(
     suite: Suite, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -434,14 +434,6 @@ def test_choose_device_ranks_do_not_use_the_gpu_of_apple(monkeypatch: pytest.Mon
         device.choose_device("mps")
 
 
-def test_print_idle_gpus_recommends_nproc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    simulate_two_gpus(monkeypatch)
-    device.print_idle_gpus(CPU)
-    assert not capsys.readouterr().err
-    device.print_idle_gpus(CUDA)
-    assert "--nproc 2" in capsys.readouterr().err
-
-
 def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the arguments are tested: `tests/test_ranks.py` joins real groups on CPUs, `test_cuda.py` one with NCCL."""
     options: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from albert_cli.inference.predict import predict_file
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.race import RACE as RACE_TASKS
+from albert_cli.training import capacity
 from tests.helpers.checkpoints import untrained
 from tests.helpers.task_runs import evaluate, finetune, prepare
 
@@ -80,6 +81,16 @@ def test_finetune_race_scores_both_levels(tuned: Path, race: Path) -> None:
     right = [line["prediction"] == line["label"] for line in lines]
     assert np.mean(right) == scores["accuracy"]
     assert lines[0]["choices"] == list(examples[0].options) and lines[0]["text"] == examples[0].passage
+
+
+def test_finetune_race_counts_the_memory_of_all_options(
+    pretrained: Path, race: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(capacity, "available_memory", lambda device: 0)
+    capacity._warn_once.cache_clear()
+    short = (*OVERRIDES, "schedule.total_steps=1", "schedule.warmup_steps=0")
+    finetune(prepare("race", str(pretrained), str(race), short, "cpu"), tmp_path / "run")
+    assert "a micro-batch of 32 sequences" in " ".join(capsys.readouterr().err.split())
 
 
 def test_choice_logits_equal_transformers(tuned: Path, race: Path) -> None:

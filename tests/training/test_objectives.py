@@ -167,3 +167,10 @@ def test_sample_lengths_equal_sampled_batch(make_job: MakeJob) -> None:
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).sample_step(5, RankGroup())
         lengths = sample_lengths(job.corpora.train, job.settings.data, job.settings.train.seed, index)
         assert lengths.tolist() == np.diff(part.data.host.offsets).tolist()
+
+
+def test_loss_sums_without_sentence_loss_leave_its_head(make_job: MakeJob) -> None:
+    """Otherwise compiled code gives the head gradients of zeros."""
+    job = make_job(data__sentence_loss="none")
+    sums = job.loss_sums(job.sample_step(0, RankGroup())[0].data)
+    assert sums["mlm_loss"].requires_grad and not sums["order_loss"].requires_grad

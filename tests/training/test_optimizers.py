@@ -208,6 +208,22 @@ def test_lamb_leaves_frozen_parameters() -> None:
     assert torch.equal(frozen, torch.ones(2))
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_leaves_parameters_without_gradient(name: str) -> None:
+    """LAMB's weight decay alone would shrink the weights of an unused head by a constant factor in every step."""
+    unused, used = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(4, 4))
+    settings = OptimizerSettings(cast(Any, name))
+    optimizer = OPTIMIZERS[name]([("pooler.weight", unused), ("word.weight", used)], settings)
+    for _ in range(50):
+        used.grad = torch.ones(4, 4)
+        update_weights(optimizer, 0.01)
+    assert torch.equal(unused, torch.ones(4, 4)) and not torch.equal(used, torch.ones(4, 4))
+    assert {key for key, moment in state_tensors(optimizer).items() if moment.any()} == {
+        "first.word.weight", "second.word.weight",
+    }  # fmt: skip
+    load_optimizer_state(optimizer, state_tensors(optimizer), 50)
+
+
 def run_one_step() -> None:
     model = PretrainingModel(TINY)
     optimizer = make_optimizer(model, OptimizerSettings())

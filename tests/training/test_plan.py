@@ -8,17 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from albert_cli import journal, machine, store
 from albert_cli.data.pairs import PairSettings, examples_per_pass
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError, ConfigError
+from albert_cli.ranks import RankGroup
 from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import RunPlan
 from albert_cli.training.pretrain import plan_pretraining, pretrain
+from albert_cli.training.pretrain_recipe import load_pretrain_recipe
 from albert_cli.training.pretrain_result import DryRun
 from tests.helpers.command import albert
+from tests.helpers.jobs import MakeJob
 from tests.helpers.processes import end, start, start_ranks
 from tests.helpers.runs import list_steps, read_status
 
@@ -90,6 +94,21 @@ def test_plan_measures_a_micro_batch_that_fits_into_memory(
     assert measured == [64, 32] and unmeasured.seconds > 0
     assert unmeasured.flops_per_second is not None
     assert "at least" in unmeasured.as_text()
+
+
+@pytest.mark.parametrize(
+    ("micro_batch_size", "ranks", "seconds"),
+    [(64, 1, 15), (32, 2, 15), (64, 2, 15), (16, 3, 30)],  # with three ranks, the first has two of four micro-batches
+)
+def test_estimate_duration_counts_only_ranks_that_compute(
+    micro_batch_size: int, ranks: int, seconds: float, recipe: Path, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.5)
+    overrides = ["train.batch_size=64", f"train.micro_batch_size={micro_batch_size}", "train.compile=off"]
+    loaded = load_pretrain_recipe(str(recipe), overrides, vocab_size=300)
+    job = make_job()
+    duration = plan_module.estimate_duration(loaded, torch.device("cpu"), RankGroup(0, ranks), lambda _: job)
+    assert duration.seconds == seconds
 
 
 def test_plan_without_disk_space_is_printed_before_the_error(

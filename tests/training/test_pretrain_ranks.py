@@ -136,6 +136,18 @@ def test_changed_ranks_sample_the_same_examples(command: Sequence[object], finis
     assert_close(run, finished)
 
 
+def test_ranks_leave_weights_that_no_loss_trains(command: Sequence[object], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ("-s", "data.sentence_loss=none", "-s", "optimizer.name=lamb", "-s", "schedule.total_steps=10")
+    one_micro_batch = ("-s", "train.micro_batch_size=8")  # the second rank has none
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, *settings, *one_micro_batch)
+    assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
+    first, last = (load_file(run / step / WEIGHTS_FILE) for step in ("step-00000005", "step-00000010"))
+    unchanged = {name for name, tensor in first.items() if torch.equal(tensor, last[name])}
+    unused = {name for name in first if name.startswith(("albert.pooler.", "sop_classifier."))}
+    assert len(unused) == 4 and unchanged == unused
+
+
 # ---------------------------------------------------------------- a rank fails
 
 
@@ -237,12 +249,17 @@ def check_reduction() -> None:
             torch.manual_seed(0)
             frozen = nn.Linear(5, 5).requires_grad_(False)
             model = nn.Sequential(*(nn.Linear(5, 5) for _ in range(4)), frozen)
+            unused = nn.Parameter(torch.ones(3))
+            model.register_parameter("unused", unused)  # the first parameter, so it is in the last bucket
             sent_in_backward = []
             with reduction.reduce_during_backward(model, group, dtype):
                 if group.rank < 2:  # the third rank has no examples
                     model(torch.full((1, 5), 1.0 + group.rank)).square().sum().backward()
                     sent_in_backward.append(len(sent))
-            assert sent_in_backward in ([], [4]) and sum(sent) == 4 * 30 * dtype.itemsize, (sent_in_backward, sent)
+            # Four layers of 30 entries, `unused`, and a flag for each parameter; the last bucket waits for `unused`.
+            sent_bytes = (4 * 30 + 3 + 9) * dtype.itemsize
+            assert sent_in_backward in ([], [3]) and sum(sent) == sent_bytes, (sent_in_backward, sent)
+            assert unused.grad is None
             gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
             model.zero_grad()
             torch.stack([model(torch.full((1, 5), 1.0 + r)).square().sum() for r in range(2)]).sum().backward()
