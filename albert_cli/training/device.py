@@ -40,7 +40,7 @@ from albert_cli.model.block import ACTIVATIONS
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.randomness import step_seed
-from albert_cli.ranks import local_rank
+from albert_cli.ranks import local_rank, world_size
 from albert_cli.training.settings import TrainSettings
 
 MIN_ONEDNN_SPEEDUP: Final = 1.05  # a smaller gain is within the measurement's noise, and oneDNN rounds differently
