@@ -24,12 +24,15 @@ _UnicodeForm = Literal["NFKD", "NFKC", "NFC", "NFD"]
 class Cleaning:
     """The options of `clean`; the defaults are those of the paper's code.
 
-    strip_accents: drop all combining characters; normal_form: Unicode form, "none" for no normalization.
+    strip_accents: drop all combining characters; normal_form: Unicode form, "none" for no normalization;
+    transformers_rules: write `` and '' as ", and emit pieces with a digit and a comma (`unigram.penalize_digit_comma`).
+    Hugging Face's ALBERT tokenizers do both, the paper's code neither.
     """
 
     lowercase: bool = True
     strip_accents: bool = True
     normal_form: NormalForm = "NFKD"
+    transformers_rules: bool = False
 
     @property
     def unicode_forms(self) -> tuple[_UnicodeForm, _UnicodeForm | None]:
@@ -57,6 +60,7 @@ class _SavedCleaning(TypedDict):
     lowercase: bool
     strip_accents: bool
     normal_form: NormalForm
+    transformers_rules: bool
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,13 @@ def replace_surrogates(text: str) -> str:
 
 
 def clean(text: str, cleaning: Cleaning) -> str:
-    """Return the cleaned text, with single spaces and none at its ends; cleaning the result again changes nothing."""
+    """Return the cleaned text, with single spaces and none at its ends; cleaning the result again changes nothing.
+
+    Only with `transformers_rules` it may: the compatibility form of ｀｀ is ``.
+    """
     text = " ".join(text.split())
+    if cleaning.transformers_rules:
+        text = text.replace("``", '"').replace("''", '"')
     if text.isascii():  # ASCII has no accents and is equal in every normal form
         return text.lower() if cleaning.lowercase else text
     text = _clean_characters(text, cleaning)
@@ -109,7 +118,7 @@ def clean_single_spaced(sentences: Sequence[str], cleaning: Cleaning) -> list[st
     """
     cleaned = []
     for sentence in sentences:
-        if not sentence.isascii():
+        if cleaning.transformers_rules or not sentence.isascii():
             cleaned.append(clean(sentence, cleaning))
         elif cleaning.lowercase:
             cleaned.append(sentence.lower())

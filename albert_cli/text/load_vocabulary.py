@@ -5,8 +5,8 @@ times as fast. Therefore a `tokenizer.json` with a Unigram model is converted to
 is used only if it gives the same ids on sample texts. A `tokenizer.json` without `spiece.model` is common:
 transformers 5 saves our vocabularies this way.
 
-If another program has written both files, the ids are those of its `tokenizer.json`, which transformers reads. Unlike
-ALBERT's released code, its ALBERT tokenizers replace `` and '' by a quotation mark, and they may have added tokens.
+If another program has written both files, only its `tokenizer.json` counts, which transformers reads, too. Its
+ALBERT tokenizers differ from ALBERT's released code (`Cleaning.transformers_rules`), and they may have added tokens.
 """
 
 from __future__ import annotations
@@ -47,24 +47,14 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         raise _missing_vocabulary(directory)
     if (directory / REQUEST_FILE).is_file() and store.read_manifest(directory) is None:
         raise CheckpointError(f"{directory}: the vocabulary is unfinished", "run the same `albert vocab` command again")
-    has_tokenizer_json = store.exists_or_is_listed(directory / TOKENIZER_FILE)
-    from_model = None
     if store.exists_or_is_listed(directory / MODEL_FILE):
         config = _read_tokenizer_config(directory)
-        from_model = SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
+        has_tokenizer_json = store.exists_or_is_listed(directory / TOKENIZER_FILE)
         if config.albert_cleaning is not None or not has_tokenizer_json:
-            return from_model
+            return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
     vocabulary = read_tokenizer_files(directory)
-    if from_model is not None and _is_equal(from_model, vocabulary):
-        return from_model
     converted = _convert_to_sentencepiece(vocabulary, directory)
     return vocabulary if converted is None else converted
-
-
-def _is_equal(vocabulary: Vocabulary, expected: TokenizersVocabulary) -> bool:
-    """Return True if a vocabulary has the tokens of `expected`, and its ids on sample texts."""
-    texts = sample_texts(expected.text_pieces)
-    return vocabulary.pieces == expected.pieces and vocabulary.encode_batch(texts) == expected.encode_batch(texts)
 
 
 def _missing_vocabulary(directory: Path) -> CheckpointError:
@@ -142,8 +132,9 @@ def _candidate_cleanings(directory: Path) -> Iterator[Cleaning]:
     """
     saved = _read_tokenizer_config(directory).cleaning
     yield saved
-    for lowercase, strip_accents, form in itertools.product((True, False), (True, False), get_args(NormalForm)):
-        candidate = Cleaning(lowercase, strip_accents, form)
+    options = ((True, False), (True, False), get_args(NormalForm), (True, False))
+    for lowercase, strip_accents, form, transformers_rules in itertools.product(*options):
+        candidate = Cleaning(lowercase, strip_accents, form, transformers_rules)
         if candidate != saved:
             yield candidate
 

@@ -34,7 +34,7 @@ class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece unigram model with its cleaning.
 
     proto: the parsed model (a `ModelProto`), with lowered scores of digit-comma pieces (see
-    `unigram.penalize_digit_comma`); first_ordinary_id: the lowest id of a piece that is text.
+    `unigram.penalize_digit_comma`) unless `cleaning.transformers_rules`; first_ordinary_id: the lowest id of a piece that is text.
     """
 
     cleaning: Cleaning  # never None, unlike in the base class
@@ -50,7 +50,8 @@ class SentencePieceVocabulary(Vocabulary):
         self._path = directory / MODEL_FILE if directory else Path(MODEL_FILE)
         try:
             self.proto = read_model(model_bytes)
-            penalize_digit_comma(self.proto)
+            if not cleaning.transformers_rules:
+                penalize_digit_comma(self.proto)
             self._processor = SentencePieceProcessor(model_proto=self.proto.SerializeToString())
         except (DecodeError, RuntimeError) as error:
             raise CheckpointError(f"{self._path}: not a SentencePiece model") from error

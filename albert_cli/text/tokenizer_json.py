@@ -147,8 +147,11 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     # characters. So the character classes list the characters for which Python's functions return true.
     steps: list[Normalizer] = [
         normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "),
-        getattr(normalizers, first_form)(),
     ]
+    if cleaning.transformers_rules:
+        # `Metaspace` inserts no word mark before a first character that was replaced, so a space replaces the mark.
+        steps += [normalizers.Replace(Regex("^(``|'')"), ' "'), normalizers.Replace(Regex("``|''"), '"')]
+    steps.append(getattr(normalizers, first_form)())
     marks = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # contains all control codes (category Cc), also of future Unicode versions
     dropped_controls = [c for c in latin1 if category(c) == "Cc" and not apply_charsmap.normalize_str(c)]

@@ -36,6 +36,7 @@ def test_build_writes_a_report(vocabulary_dir: Path) -> None:
         "lowercase": True,
         "strip_accents": True,
         "normal_form": "NFKD",
+        "transformers_rules": False,
     }
     assert report["sentences"]["training"] + report["sentences"]["held_out"] == 12_000
     assert report["sentences"]["held_out"] == 120

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
-from albert_cli.text.clean import Cleaning, TokenizerConfig, clean
+from albert_cli.text.clean import Cleaning, TokenizerConfig, clean, clean_single_spaced
 
 FORMS = ["NFKD", "NFKC", "NFC", "none"]
 CLEANINGS = st.builds(Cleaning, st.booleans(), st.booleans(), st.sampled_from(FORMS))
@@ -51,6 +51,12 @@ def test_clean_by_default_follows_the_reference(text: str, expected: str) -> Non
 )
 def test_clean_with_each_option_changes_one_step(cleaning: Cleaning, expected: str) -> None:
     assert clean("ÉLÈVE ﬁ", cleaning) == expected
+
+
+def test_clean_by_the_rules_of_transformers_has_plain_quotes() -> None:
+    cleaning = Cleaning(transformers_rules=True)
+    assert clean(" ``Quoted''  É", cleaning) == '"quoted" e'
+    assert clean_single_spaced(["``a''", "B"], cleaning) == ['"a"', "b"]
 
 
 @given(st.text(), CLEANINGS)
@@ -94,8 +100,8 @@ def read_cleaning(folder: Path, values: dict[str, Any]) -> Cleaning:
 
 
 def test_config_reads_our_key_or_hugging_face_options(tmp_path: Path) -> None:
-    saved = {"albert_cleaning": {"lowercase": False, "strip_accents": False, "normal_form": "NFC"}}
-    assert read_cleaning(tmp_path, saved) == Cleaning(False, False, "NFC")
+    saved = {"lowercase": False, "strip_accents": False, "normal_form": "NFC", "transformers_rules": True}
+    assert read_cleaning(tmp_path, {"albert_cleaning": saved}) == Cleaning(False, False, "NFC", True)
     assert read_cleaning(tmp_path, {}) == Cleaning()
     assert read_cleaning(tmp_path, {"do_lower_case": False, "keep_accents": True}) == Cleaning(False, False, "NFKD")
     for wrong in ({"lowercase": True}, 3, {"lowercase": True, "strip_accents": True, "normal_form": "NFX"}):

@@ -90,6 +90,7 @@ def test_load_vocabulary_of_transformers_albert_equals_it(added: list[str], tmp_
     vocabulary = Vocabulary.load(tmp_path)
     fast = AutoTokenizer.from_pretrained(tmp_path)
     assert vocabulary.size == len(fast) == 100 + len(added)
+    assert isinstance(vocabulary, SentencePieceVocabulary) == (not added)
     for text in ("``Sentence 3''", "a covidxyz", *lines_of_eight_languages(80)):
         assert vocabulary.encode(text) == fast(text, add_special_tokens=False)["input_ids"]
 

@@ -106,6 +106,7 @@ def test_ids_of_every_character_are_equal(small_vocabulary: SentencePieceVocabul
         Cleaning(False),
         Cleaning(True, False, "NFKD"),
         Cleaning(False, False, "none"),
+        Cleaning(True, True, "NFKD", True),
     ],
 )
 def test_ids_with_other_cleanings_are_equal(tmp_path: Path, vocabulary_dir: Path, cleaning: Cleaning) -> None:
