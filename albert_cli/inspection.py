@@ -16,10 +16,11 @@ from albert_cli.results import RESULTS
 from albert_cli.text.build_vocabulary import describe_vocabulary
 from albert_cli.text.vocabulary import REQUEST_FILE
 from albert_cli.training.pretrain_recipe import PretrainRecipe, load_sampling_recipe
+from albert_cli.work_plan import PLAN_FILE
 
 JsonObject: TypeAlias = Mapping[str, object]
 
-# The kind of a directory without a manifest, by a file in it; the first file that exists decides.
+# The kind of a directory without a manifest, by a glob pattern of a file in it; the first pattern with a file decides.
 _KIND_BY_FILE: Final = {
     journal.JOURNAL: "run",
     RESULTS: "evaluation",
@@ -29,11 +30,14 @@ _KIND_BY_FILE: Final = {
     "plan.json": "unfinished data",
     REQUEST_FILE: "unfinished vocabulary",
     "recipe.toml": "run",  # a run that ended before its first step was logged
+    PLAN_FILE: "unfinished evaluation or search",
+    ".work-*.json": "unfinished experiments",
+    "stages/*.json": "experiments",
 }
 # The keys of `results.json`, `quickstart.json` and `config.json` that are shown.
 _RESULT_KEYS: Final = (
     "task", "metric", "score", "median", "spread", "majority", "seeds",
-    "best", "glue_score", "mean_of_tasks", "tasks_scored", "left_out", "average", "reached",
+    "best", "glue_score", "mean_of_tasks", "tasks_scored", "left_out", "average", "reached", "experiment", "scale",
 )  # fmt: skip
 _QUICKSTART_KEYS: Final = ("title", "metric", "conclusion", "report", "seconds")
 _MODEL_KEYS: Final = (
@@ -124,8 +128,10 @@ def _detect_kind(directory: Path, manifest: store.Manifest | None) -> str | None
         return manifest.kind
     if store.saved_steps(directory):
         return "run"
-    for name, kind in _KIND_BY_FILE.items():
-        if (directory / name).exists():
+    if _read_json(directory / RESULTS, ("experiment",)) is not None:
+        return "experiment"
+    for pattern, kind in _KIND_BY_FILE.items():
+        if any(directory.glob(pattern)):
             return kind
     return None
 

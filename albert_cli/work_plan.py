@@ -65,7 +65,8 @@ def command_here(command: str, working_directory: str, recorded: str, directory:
 
     working_directory: in which the command ran, or "" if it is not recorded. recorded: the path that `directory` had
     then. If it has another path now, because it was moved or copied, or is visible elsewhere on this machine, the path
-    after `--out` changes in the same way.
+    after `--out` changes in the same way. So does a working directory that no longer exists, for example because both
+    were in a folder that has another name now.
     """
     if not working_directory:
         return command
@@ -78,18 +79,23 @@ def command_here(command: str, working_directory: str, recorded: str, directory:
                 out = _move_path((Path(working_directory) / value).resolve(), Path(recorded), current)
                 words[index] = f"{option}{equals}{out or value}"
         command = shlex.join(words)
+        moved = _move_path(Path(working_directory), Path(recorded), current)
+        if moved is not None and moved.is_dir() and not Path(working_directory).is_dir():
+            working_directory = str(moved)
     if Path(working_directory) != Path.cwd():
         command = f"cd {shlex.quote(working_directory)} && {command}"
     return command
 
 
 def _move_path(path: Path, old: Path, new: Path) -> Path | None:
-    """Return a path, `old` or a folder above it, after `old` became `new`; None if the path did not move with it."""
-    if path == old:
-        return new
-    if path not in old.parents or new.name != old.name:
-        return None
-    return _move_path(path, old.parent, new.parent)
+    """Return the path that a path has after `old` became `new`; None if the path did not move with it.
+
+    If `old` and `new` end in the same names, a folder above `old` was moved, with everything in it.
+    """
+    while old.name == new.name:
+        old = old.parent
+        new = new.parent
+    return new / path.relative_to(old) if path.is_relative_to(old) else None
 
 
 def record_plan(path: Path, units: Mapping[str, str]) -> None:
@@ -140,12 +146,16 @@ def recorded_plan(path: Path, units: Mapping[str, str]) -> Iterator[None]:
     remove_plan(path)
 
 
+def list_plan_files(folder: Path) -> list[Path]:
+    """Return the files of the plans in a folder; several experiments may share a directory."""
+    return sorted(folder.glob(f"{Path(PLAN_FILE).stem}*.json"))
+
+
 def read_plans(directory: Path, folders: Sequence[Path]) -> list[WorkPlan]:
     """Read all plans in an output directory and below it, with the names of the units relative to `directory`.
 
     The commands are as `command_here` returns them. The plan of a command that works on a unit of another plan is left
-    out. Several experiments may share a directory.
-    folders: the directory and the folders below it, each before its subfolders (`store.walk_folders`).
+    out. folders: the directory and the folders below it, each before its subfolders (`store.walk_folders`).
     """
     plans: list[WorkPlan] = []
     names: set[str] = set()  # of the units of all plans
@@ -153,7 +163,7 @@ def read_plans(directory: Path, folders: Sequence[Path]) -> list[WorkPlan]:
         prefix = PurePosixPath(folder.relative_to(directory).as_posix())
         if any(path.as_posix() in names for path in (prefix, *prefix.parents)):
             continue
-        for path in sorted(folder.glob(f"{Path(PLAN_FILE).stem}*.json")):
+        for path in list_plan_files(folder):
             plan = store.read_record(path, WorkPlan)
             units = {(prefix / name).as_posix(): title for name, title in plan.units.items()}
             command = command_here(plan.command, plan.working_directory, plan.directory, folder)

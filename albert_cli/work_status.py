@@ -19,7 +19,16 @@ from albert_cli import store
 from albert_cli.errors import AlbertError, ConfigError, InputError
 from albert_cli.evaluation.output import CONTROLS_FOLDER
 from albert_cli.results import RESULTS
-from albert_cli.work_plan import STAGE_LOCKS, UNIT_LOCKS, UnitNote, command_here, read_note, read_plans
+from albert_cli.work_plan import (
+    PLAN_FILE,
+    STAGE_LOCKS,
+    UNIT_LOCKS,
+    UnitNote,
+    command_here,
+    list_plan_files,
+    read_note,
+    read_plans,
+)
 
 State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
@@ -112,14 +121,18 @@ def read_status(directory: Path) -> DirectoryStatus:
     plans = read_plans(directory, folders)
     runs = {unit.name: unit for unit in _iter_runs(directory, folders)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
-    planned = {name: runs.get(name) or _read_planned_unit(directory, name) for name in titles}
+    planned = {name: runs.get(name) or _read_unit(directory, name) for name in titles}
+    running_parts = [unit.name for unit in runs.values() if unit.state == "running"]
+    for name, unit in planned.items():
+        if unit.state == "remaining" and any(_is_below(part, {name: unit}) for part in running_parts):
+            planned[name] = replace(unit, state="running")
     # A stage is finished if it has a record. The stages of a finished experiment are in no plan.
     planned |= {name: WorkUnitStatus(name, "done") for name in _iter_finished_stages(directory, folders)}
     planned = {name: _add_title(unit, titles.get(name, "")) for name, unit in planned.items()}
     # A run in the directory of a planned unit is a part of the unit.
     runs = {name: unit for name, unit in runs.items() if not _is_below(name, planned)}
     units = list((runs | planned).values())
-    if not units and store.read_manifest(directory) is not None:
+    if not units and (store.read_manifest(directory) is not None or (directory / RESULTS).is_file()):
         units = [WorkUnitStatus(".", "done")]
     if not units:
         raise InputError(f"{directory}: no work of albert", "name an output directory of data, pretrain, eval, …")
@@ -130,10 +143,12 @@ def read_status(directory: Path) -> DirectoryStatus:
     return DirectoryStatus(str(directory), units, list(dict.fromkeys(commands)))
 
 
-def _read_planned_unit(directory: Path, name: str) -> WorkUnitStatus:
-    """Read the state of a planned unit that is not a training run from the unit's manifest, lock and note."""
+def _read_unit(directory: Path, name: str) -> WorkUnitStatus:
+    """Read the state of a unit that has no `status.json` from the unit's manifest or result, its lock and its note."""
     path = directory / name
-    if (path / store.MANIFEST).is_file():
+    # An evaluation has no manifest; until it is finished, it has a plan.
+    has_result = (path / RESULTS).is_file() and not (path / PLAN_FILE).is_file()
+    if has_result or (path / store.MANIFEST).is_file():
         return WorkUnitStatus(name, "done")
     # The command determines which of these directories has the lock and the note of its units.
     lock_directories = [path, path.parent / STAGE_LOCKS / path.name]
@@ -166,11 +181,17 @@ def _iter_finished_stages(directory: Path, folders: Sequence[Path]) -> Iterator[
 
 
 def _iter_runs(directory: Path, folders: Sequence[Path]) -> Iterator[WorkUnitStatus]:
-    """Yield the state of each training run in `folders`, named relative to `directory`."""
+    """Yield the state of each training run in `folders`, named relative to `directory`.
+
+    A folder that a command has locked counts as a run if it has no plan: a run first writes `status.json` when its
+    training begins.
+    """
     for folder in folders:
-        if not os.path.lexists(folder / "status.json"):
-            continue
         name = folder.relative_to(directory).as_posix()
+        if not os.path.lexists(folder / "status.json"):
+            if store.is_locked(folder) and not list_plan_files(folder):
+                yield _read_unit(directory, name)
+            continue
         try:
             yield _describe_run(folder, name)
         except AlbertError as error:
@@ -180,11 +201,13 @@ def _iter_runs(directory: Path, folders: Sequence[Path]) -> Iterator[WorkUnitSta
 def _describe_run(run: Path, name: str) -> WorkUnitStatus:
     """Return the state of a run from its `status.json` and its lock.
 
-    A diverged run and one with wrong settings (exit code 2) have no command, because the same command would fail again.
+    A locked run is running: a resumed run replaces the `status.json` of its previous process when its training begins.
+    A diverged run and one with wrong settings (exit code 2) have no command, because it would fail again.
     """
     status = store.read_record(run / "status.json", _RunStatus)
     state = status.get("state", "")
-    is_killed = state in ("starting", "running") and not store.is_locked(run)  # before it could change the state
+    is_locked = state != "done" and store.is_locked(run)
+    is_killed = state in ("starting", "running") and not is_locked  # before it could change the state
     step = status.get("step", 0)
     checkpoints = store.saved_steps(run)
     if is_killed and checkpoints:
@@ -200,7 +223,9 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
     if is_killed:
         when = "" if checkpoints else " before its first checkpoint"
         return WorkUnitStatus(name, "interrupted", f"{progress}; its process{host} was killed{when}", command)
-    if state in ("starting", "running"):
+    if is_locked:
+        if state != "running":  # then it is the host of the previous process
+            host = ""
         return WorkUnitStatus(name, "running", f"{progress}{host}", command)
     detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
     if state == "interrupted":

@@ -162,3 +162,24 @@ def test_inspect_data_with_a_link_to_itself(tiny_data: Path, tmp_path: Path) -> 
     data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
     (data / "stray").symlink_to("stray")
     assert inspect_directory(data, verify=True).verified
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        (".work.json", "unfinished evaluation or search"),
+        (".work-sizes-mini.json", "unfinished experiments"),
+        ("stages/data-1.json", "experiments"),
+    ],
+)
+def test_inspect_names_the_output_of_several_runs(file: str, kind: str, tmp_path: Path) -> None:
+    store.write_json(tmp_path / file, {})
+    assert inspect_directory(tmp_path).kind == kind
+    assert inspect_directory(tmp_path).format().startswith(f"{tmp_path}: {kind}")
+
+
+def test_inspect_report_of_an_experiment_is_no_evaluation(tmp_path: Path) -> None:
+    store.write_json(tmp_path / "results.json", {"kind": "experiment", "experiment": "sizes", "scale": "mini"})
+    inspection = inspect_directory(tmp_path)
+    assert inspection.kind == "experiment"
+    assert "sizes" in inspection.format() and "mini" in inspection.format()

@@ -14,7 +14,7 @@ import pytest
 
 from albert_cli import store
 from albert_cli.errors import AlbertError, BusyError, ConfigError, InputError
-from albert_cli.training.run import mark_running, write_run_status
+from albert_cli.training.run import check_parents, mark_running, write_run_status
 from albert_cli.work_plan import locked_unit, record_plan, recorded_plan
 from albert_cli.work_status import read_status
 from tests.helpers.command import QUICK, albert, pretrained, write_table
@@ -230,3 +230,56 @@ def test_status_of_a_moved_directory_prints_the_new_path(
     assert read_status(Path("moved")).commands == [" ".join(["albert eval scores", *new_words])]
     shutil.copytree("moved/run-9", "alone")
     assert read_status(Path("alone")).commands == [" ".join(["albert eval scores", *words])]
+
+
+def test_status_in_a_renamed_project_changes_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old").mkdir()
+    monkeypatch.chdir(tmp_path / "old")
+    monkeypatch.setattr("sys.argv", ["albert", "eval", "rte", "--out", "scores"])
+    record_plan(Path("scores/.work.json"), {"run-0": ""})
+    monkeypatch.setattr("sys.argv", ["albert", "pretrain", "base", "-o", "run"])
+    with pytest.raises(InputError), write_run_status(Path("run")) as status:
+        mark_running(Path("run"), status, 3, 20)
+        raise InputError("no such file")
+    monkeypatch.chdir(tmp_path)
+    Path("old").rename("new")
+    new = tmp_path / "new"
+    assert read_status(Path("new/scores")).commands == [f"cd {new} && albert eval rte --out {new}/scores"]
+    assert read_status(Path("new/run")).commands == [f"cd {new} && albert pretrain base -o {new}/run"]
+    with pytest.raises(ConfigError, match=f"by: cd {new} && albert pretrain"):
+        check_parents(Path("new/run"), {"data": "a"}, {"data": "b"})
+    Path("old").mkdir()
+    assert read_status(Path("new/run")).commands == [f"cd {tmp_path}/old && albert pretrain base -o {new}/run"]
+
+
+@pytest.mark.parametrize("state", ["interrupted", "failed", "diverged"])
+def test_status_of_a_locked_run_is_running(state: str, tmp_path: Path) -> None:
+    write_status(tmp_path / "run", state=state, message="SIGTERM", command="albert pretrain a")
+    with store.lock(tmp_path / "run"):
+        status = read_status(tmp_path)
+    assert (status.counts, status.commands) == ({"running": 1}, [])
+    assert "node7" not in status.as_text(), "the run may have another host now"
+    assert read_status(tmp_path).counts.keys() == {"failed" if state == "diverged" else state}
+
+
+def test_status_of_a_command_that_has_just_started_is_running(tmp_path: Path) -> None:
+    write_status(tmp_path / "run-0", state="done", step=20)
+    with store.lock(tmp_path / "run-1"):
+        assert read_status(tmp_path).counts == {"done": 1, "running": 1}
+        assert read_status(tmp_path / "run-1").counts == {"running": 1}
+    assert read_status(tmp_path).is_finished
+    with store.lock(tmp_path / "scored"):
+        assert read_status(tmp_path / "scored").counts == {"running": 1}
+        store.write_json(tmp_path / "scored" / "results.json", {"kind": "scored"})
+    assert read_status(tmp_path / "scored").is_finished
+
+
+def test_status_of_a_locked_directory_with_a_plan_is_its_units(tmp_path: Path) -> None:
+    units = ["vocabulary", "scores/100", "scores/500", "report.html"]
+    record_plan(tmp_path / ".work.json", dict.fromkeys(units, ""))
+    for name in units[1:3]:
+        store.write_json(tmp_path / name / "results.json", {"kind": "eval"})
+    record_plan(tmp_path / "scores" / "500" / ".work.json", {"run-0": "", "run-1": ""})  # controls are still trained
+    with store.lock(tmp_path), store.lock(tmp_path / "scores" / "500" / "controls" / "random" / "run-0"):
+        states = {unit.name: unit.state for unit in read_status(tmp_path).units}
+    assert states == dict(zip(units, ("remaining", "done", "running", "remaining"), strict=True))

@@ -66,7 +66,11 @@ def fill_masks(
     model = MaskedLanguageModel(opened.checkpoint.config)
     loading.load_weights(model, opened.checkpoint, loading.LoadPolicy.HEADS)
     max_length = opened.checkpoint.config.max_position_embeddings
-    encoded = [_encode_masked(text, vocabulary, max_length) for text in texts]
+    encoded = [encode_masked(text, vocabulary) for text in texts]
+    for text, ids in zip(texts, encoded, strict=True):
+        if len(ids) > max_length:
+            message = f"{text[:40]!r}…: {len(ids)} tokens, the model has {max_length} positions"
+            raise InputError(message, "shorten the text")
     # Each text is a batch. With fewer tokens, the measurement takes longer than the faster library saves.
     if any(len(ids) >= MIN_PACKED_ROWS for ids in encoded):
         opened = opened.with_faster_matmul()
@@ -77,8 +81,8 @@ def fill_masks(
     return FilledTexts(filled, opened.settings.precision, opened.settings.matmul)
 
 
-def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:
-    """Return the ids of `[CLS] text [SEP]`, int32 [T]; raise `InputError` without a mask or with too many tokens."""
+def encode_masked(text: str, vocabulary: Vocabulary) -> Int32:
+    """Return the ids of `[CLS] text [SEP]`, int32 [T]; raise `InputError` without a mask."""
     # A mask replaces a word and the space before it, as in pretraining. So that space is no token.
     *texts_before_masks, last_text = text.split(MASK)
     parts = [*(part.rstrip() for part in texts_before_masks), last_text]
@@ -93,8 +97,6 @@ def _encode_masked(text: str, vocabulary: Vocabulary, max_length: int) -> Int32:
         else:
             ids += vocabulary.encode_continuation(part)
     ids.append(vocabulary.sep_id)
-    if len(ids) > max_length:
-        raise InputError(f"{text[:40]!r}…: {len(ids)} tokens, the model has {max_length} positions", "shorten the text")
     return np.array(ids, np.int32)
 
 

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from albert_cli import console, machine, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
+from albert_cli.inference.fill_mask import MASK, encode_masked
+from albert_cli.model import hub
+from albert_cli.model.config import ModelConfig
 from albert_cli.quickstart import PLAN_FILE, RESULT_FILE
 from albert_cli.quickstart.bundled import load_or_write_bundled
 from albert_cli.quickstart.plan import FINETUNE_RECIPE, QuickstartPlan, open_task
@@ -29,6 +32,8 @@ from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.features import tokenize
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.text_match import warn_about_mismatch
+from albert_cli.work_plan import PLAN_FILE as WORK_PLAN_FILE
+from albert_cli.work_plan import recorded_plan
 
 InvokeJson = Callable[[Sequence[str]], JsonObject]  # runs an `albert` command and returns the output of `--json`
 # The type of `run` in `run_quickstart`, which prints and runs a command; its arguments are the command's words.
@@ -53,27 +58,37 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 
     started = time.monotonic()
     report = out / "report.html"
+    steps = ("vocabulary", "data", "pretrain", *(f"scores/{count}" for count in plan.labels), report.name)
     with store.lock(out):
+        is_resumed = _has_output(out)
         _require_same_plan(out, plan)
-        corpus_facts: JsonObject = {"source": ", ".join(plan.text)}
-        if plan.bundled is not None:
-            corpus_facts = load_or_write_bundled(out, plan.bundled)
-            plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
-        pretraining = _pretrain(run, out, plan, device)
-        # `plan.labels` are numbers of labeled training examples.
-        evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
-        examples = _fill_masks(run, out, plan, device)
-        run("report", "--out", report, "--", out)
-        result = {
-            "corpus": corpus_facts,
-            "pretraining": pretraining,
-            **summarize(evaluations),
-            "examples": examples,
-            "report": str(report),
-            "seconds": _total_seconds(out, started),
-        }
-        store.write_json(out / RESULT_FILE, result)
+        with recorded_plan(out / WORK_PLAN_FILE, dict.fromkeys(steps, "")):
+            corpus_facts: JsonObject = {"source": ", ".join(plan.text)}
+            if plan.bundled is not None:
+                corpus_facts = load_or_write_bundled(out, plan.bundled)
+                plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
+            pretraining = _pretrain(run, out, plan, device)
+            # `plan.labels` are numbers of labeled training examples.
+            evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
+            examples = _fill_masks(run, out, plan, device)
+            run("report", "--out", report, "--", out)
+            result = {
+                "corpus": corpus_facts,
+                "pretraining": pretraining,
+                **summarize(evaluations),
+                "examples": examples,
+                "report": str(report),
+            }
+            seconds = _total_seconds(out, started, is_resumed=is_resumed)
+            if seconds is not None:
+                result["seconds"] = seconds
+            store.write_json(out / RESULT_FILE, result)
     return result
+
+
+def _has_output(out: Path) -> bool:
+    """Return True if the directory contains anything visible but the plan."""
+    return any(file.name != PLAN_FILE and not file.name.startswith(".") for file in out.iterdir())
 
 
 def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
@@ -83,8 +98,7 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     """
     path = out / PLAN_FILE
     values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
-    has_output = any(file.name not in (".lock", PLAN_FILE) for file in out.iterdir())
-    if not has_output:
+    if not _has_output(out):
         store.write_json(path, values)
     elif not path.is_file():
         raise BusyError(f"{out}: contains something other than a quickstart", "choose another --out")
@@ -143,12 +157,15 @@ def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: st
     return run("eval", FINETUNE_RECIPE, *paths, *protocol, *settings)
 
 
-def _total_seconds(out: Path, started: float) -> float:
-    """Return the seconds of the first complete run; a repeated run takes no time, because its steps are finished."""
+def _total_seconds(out: Path, started: float, *, is_resumed: bool) -> float | None:
+    """Return the seconds of the call that ran all steps; None if several calls did, of which some were interrupted.
+
+    A repeated call of a finished quickstart takes no time, so the result has the seconds of the first call.
+    """
     previous = out / RESULT_FILE
     if previous.is_file():
-        return float(store.read_json(previous)["seconds"])
-    return round(time.monotonic() - started, 1)
+        return cast("float | None", store.read_json(previous).get("seconds"))
+    return None if is_resumed else round(time.monotonic() - started, 1)
 
 
 def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list[dict[str, str]]:
@@ -158,7 +175,7 @@ def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list
     """
     texts = _read_texts(plan, "dev")
     vocabulary = Vocabulary.load(out / "vocabulary")
-    examples = list(islice(_mask_one_word(texts, vocabulary), _MASKED_EXAMPLES))
+    examples = list(islice(_mask_one_word(texts, vocabulary, _max_positions(out)), _MASKED_EXAMPLES))
     filled_texts = []
     if examples:
         masked_texts = [text for text, _ in examples]
@@ -167,23 +184,32 @@ def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list
     rows = []
     for (text, word), filled_text in zip(examples, filled_texts, strict=True):
         guesses = [f"{guess['text']} {guess['probability']:.0%}" for guess in filled_text["masks"][0]]
-        rows.append({"sentence": text, "word": word.lower(), "guesses": ", ".join(guesses)})
+        rows.append({"sentence": text, "word": word, "guesses": ", ".join(guesses)})
     title = "Masked words in texts of the development set"
     store.write_json(out / "examples.json", {"title": title, "rows": rows})
     return rows
 
 
-def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary) -> Iterator[tuple[str, str]]:
-    """Yield (text with one word masked, the word) for the suitable texts.
+def _max_positions(out: Path) -> int:
+    """Return the maximum number of tokens in a text of the pretrained model."""
+    path = hub.find_checkpoint(str(out / "pretrain")) / "config.json"
+    return ModelConfig.from_hf(store.read_json(path), str(path)).max_position_embeddings
 
-    A text is suitable if its number of words is in `_EXAMPLE_WORDS` and if the word that a hash chooses is one token,
-    because the model guesses tokens.
+
+def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary, max_length: int) -> Iterator[tuple[str, str]]:
+    """Yield (text with one word masked, the word as the vocabulary spells it) for the suitable texts.
+
+    A text is suitable if its number of words is in `_EXAMPLE_WORDS`, if it has at most `max_length` tokens, and if the
+    word that a hash chooses is one token, because the model guesses tokens.
     """
     for text in texts:
         words = text.split()
         if len(words) not in _EXAMPLE_WORDS:
             continue
         index = int(hash_to_unit_interval(f"mask {text}") * len(words))
-        word = words[index]
-        if word.isalpha() and len(vocabulary.encode(word)) == 1:
-            yield " ".join([*words[:index], "[MASK]", *words[index + 1 :]]), word
+        ids = vocabulary.encode(words[index])
+        if not words[index].isalpha() or len(ids) != 1 or ids[0] == vocabulary.unk_id:
+            continue
+        masked_text = " ".join([*words[:index], MASK, *words[index + 1 :]])
+        if len(encode_masked(masked_text, vocabulary)) <= max_length:
+            yield masked_text, vocabulary.decode(ids)

@@ -114,8 +114,10 @@ def format_summary(result: Mapping[str, Any]) -> str:
     examples = [f"  {row['sentence']}\n    {row['word']}: {row['guesses']}" for row in shown]
     if examples:
         lines += ["masked words in texts of the development set:", *examples, ""]
-    seconds = console.format_duration(result["seconds"])
-    return "\n".join([*lines, f"report: {result['report']}  ({seconds})", "", result["conclusion"]])
+    report = f"report: {result['report']}"
+    if "seconds" in result:  # not if the quickstart was interrupted and resumed
+        report += f"  ({console.format_duration(result['seconds'])})"
+    return "\n".join([*lines, report, "", result["conclusion"]])
 
 
 def _format_loss(pretraining: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from albert_cli.data.verification import verify_data
 from albert_cli.errors import AlbertError
 from albert_cli.formatting import count_of
 from albert_cli.report import figures, scores
+from albert_cli.report.ambiguous_tables import make_titles_unique
 from albert_cli.report.collect import (
     DataDirectory,
     Evaluation,
@@ -80,7 +81,8 @@ def build_report(directories: Sequence[Path], out: Path | None, markdown: Path |
     nothing to report, and `CheckpointError` for a damaged file.
     """
     inputs = collect_inputs(directories)
-    inputs = replace(inputs, evaluations=_make_names_unique(inputs.evaluations))
+    evaluations = _make_names_unique(make_titles_unique(inputs.evaluations))
+    inputs = replace(inputs, evaluations=evaluations)
     page = _make_page(inputs)
     if out is not None:
         store.write_text(out, render_html("report", page))

@@ -77,7 +77,10 @@ class Evaluation:
 
     @property
     def task_identity(self) -> tuple[str, ...]:
-        """A key that the evaluations of one task share; two tables are one task only if title and labels are equal."""
+        """A key that the evaluations of one task share; two tables are one task only if title and labels are equal.
+
+        `ambiguous_tables` gives tables with other dev examples other titles.
+        """
         labels: list[str] = [] if self.record.task in TASKS else sorted(self.record.labels)
         return (self.record.task, self.record.title, *labels)
 

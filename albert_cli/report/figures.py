@@ -10,6 +10,7 @@ import base64
 import io
 import logging
 import statistics
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -30,6 +31,7 @@ MUTED: Final = "#6c675e"  # axes and baselines
 RULE: Final = "#d8d3c7"  # thin lines
 _MAX_CURVE_POINTS = 300  # about the number of pixels of an axis
 _MAX_LABEL_LENGTH = 24  # characters
+_INCHES_PER_CHARACTER = 0.09  # of a label
 _STYLE: Any = {  # typed as Any, because matplotlib's type for settings is a literal of all its keys
     "svg.fonttype": "none",
     "svg.hashsalt": "albert",
@@ -183,6 +185,7 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
 
     The dot of a collapsed run is a ring. A baseline is a diamond.
     """
+    labels = shorten_labels([row.label for row in rows])
 
     def draw(axes: Axes) -> None:
         for height, row in enumerate(reversed(rows)):
@@ -195,8 +198,7 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
                 face = "none" if is_ring else row.color
                 axes.plot([score], [height], "o", markersize=6, color=row.color, markerfacecolor=face, alpha=0.75)
             axes.plot([100 * row.median] * 2, [height - 0.34, height + 0.34], color=row.color, linewidth=2.4)
-        labels = [_shorten(row.label) for row in reversed(rows)]
-        axes.set_yticks(range(len(rows)), labels)
+        axes.set_yticks(range(len(rows)), labels[::-1])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(-0.6, len(rows) - 0.4)
         all_scores = [100 * score for row in rows for score in row.scores]
@@ -209,7 +211,7 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
         axes.spines["left"].set_visible(False)
         _use_plain_ticks(axes.xaxis)
 
-    return _draw_image(draw, (5.4, 0.32 * len(rows) + 0.5))
+    return _draw_image(draw, (5.4 + _extra_width(labels), 0.32 * len(rows) + 0.5))
 
 
 def draw_points(points: Sequence[LabeledPoint]) -> str:
@@ -218,13 +220,13 @@ def draw_points(points: Sequence[LabeledPoint]) -> str:
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-        for index, point in enumerate(sorted(points, key=lambda point: point.x)):
+        sorted_points = sorted(points, key=lambda point: point.x)
+        labels = shorten_labels([point.label for point in sorted_points])
+        for index, (point, label) in enumerate(zip(sorted_points, labels, strict=True)):
             axes.plot([point.x], [point.y], "o", markersize=7, color=point.color)
             # Labels are above and below their points in turn, so that labels of neighbors do not overlap.
             offset = -15 if index % 2 else 7
-            axes.annotate(
-                _shorten(point.label), (point.x, point.y), (0, offset), textcoords="offset points", ha="center", size=10
-            )
+            axes.annotate(label, (point.x, point.y), (0, offset), textcoords="offset points", ha="center", size=10)
         axes.set_xscale("log")
         axes.margins(x=0.2, y=0.2)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -242,17 +244,18 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
     A model has a solid line through the medians of its seeds, and a dot for each seed. Baselines have dotted and dashed
     lines in turn, and no dots. The legend lists each series with its median at its largest number of examples.
     """
+    labels = shorten_labels([trend.label for trend in trends])
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import NullLocator
 
         baseline_styles = cycle(_BASELINE_STYLES)
         lines = []
-        labels = []
-        for trend in trends:
+        legend_labels = []
+        for trend, label in zip(trends, labels, strict=True):
             counts = sorted(trend.scores)
             medians = [100 * statistics.median(trend.scores[count]) for count in counts]
-            labels.append(f"{_shorten(trend.label)}  {medians[-1]:.1f}")
+            legend_labels.append(f"{label}  {medians[-1]:.1f}")
             style = next(baseline_styles) if trend.is_baseline else "-"
             lines.extend(axes.plot(counts, medians, linestyle=style, color=trend.color))
             if not trend.is_baseline:
@@ -266,11 +269,11 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
         axes.set_xlabel("labeled examples")
         # matplotlib leaves out a label that begins with "_", so the legend gets its labels after its lines.
         legend = axes.legend(lines, [""] * len(lines), loc="center left", bbox_to_anchor=(1, 0.5), handlelength=2.6)
-        for text, label in zip(legend.get_texts(), labels, strict=True):
+        for text, label in zip(legend.get_texts(), legend_labels, strict=True):
             text.set_text(label)
         _use_plain_ticks(axes.yaxis)
 
-    return _draw_image(draw, (9.6, 4.3))
+    return _draw_image(draw, (9.6 + _extra_width(labels), 4.3))
 
 
 def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 3.1)) -> str:
@@ -279,7 +282,9 @@ def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
 
-    with rc_context(_STYLE):
+    with rc_context(_STYLE), warnings.catch_warnings():
+        # The page's font shows the letters that matplotlib's font lacks, because the SVG has text instead of glyphs.
+        warnings.filterwarnings("ignore", "Glyph .* missing|Matplotlib currently does not support", UserWarning)
         canvas = Canvas(size, layout="constrained")
         draw(canvas.add_subplot())
         buffer = io.BytesIO()
@@ -297,9 +302,28 @@ def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarra
     return xs, ys
 
 
+def shorten_labels(labels: Sequence[str]) -> list[str]:
+    """Return labels of one figure with at most `_MAX_LABEL_LENGTH` characters, long ones without their middle.
+
+    Names of models differ at the beginning, or at the end, where a report adds a directory. If two different labels
+    would become equal, all labels are returned in full.
+    """
+    printable = [strip_unprintable(label) for label in labels]
+    shortened = [_shorten(label) for label in printable]
+    return shortened if len(set(shortened)) == len(set(printable)) else printable
+
+
 def _shorten(label: str) -> str:
-    label = strip_unprintable(label)
-    return label if len(label) <= _MAX_LABEL_LENGTH else label[: _MAX_LABEL_LENGTH - 1] + "…"
+    if len(label) <= _MAX_LABEL_LENGTH:
+        return label
+    half = _MAX_LABEL_LENGTH // 2
+    return f"{label[: half - 1]}…{label[-half:]}"
+
+
+def _extra_width(labels: Sequence[str]) -> float:
+    """Return the inches by which a figure is wider than usual, so that labels in full leave space for the axes."""
+    excess = max(map(len, labels), default=0) - _MAX_LABEL_LENGTH
+    return _INCHES_PER_CHARACTER * max(excess, 0)
 
 
 def _use_plain_ticks(axis: Axis, *, integer: bool = False) -> None:

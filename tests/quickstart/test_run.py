@@ -6,6 +6,8 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ import pytest
 from albert_cli import store
 from albert_cli.cli.app import invoke_json
 from albert_cli.data.records import read_data_facts
-from albert_cli.errors import BusyError
+from albert_cli.errors import AlbertError, BusyError, Interrupted
 from albert_cli.inspection import inspect_directory
 from albert_cli.quickstart import plan as plans
-from albert_cli.quickstart.run import _require_same_plan, run_quickstart
+from albert_cli.quickstart.run import _mask_one_word, _require_same_plan, run_quickstart
+from albert_cli.text import build_vocabulary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.work_status import read_status
 from tests.helpers.command import albert
 
 TOPICS = {"boat": ("sail", "harbor", "wave", "deck"), "train": ("rail", "station", "signal", "track")}
@@ -52,6 +56,13 @@ def write_own_data(
     return text, folder / "table"
 
 
+def invoke_unless_pretraining(error: AlbertError, words: Sequence[str]) -> store.JsonObject:
+    """Run a command like `invoke_json`, but raise an error instead of pretraining."""
+    if words[0] == "pretrain":
+        raise error
+    return invoke_json(words)
+
+
 @pytest.fixture
 def own_data(tmp_path: Path) -> tuple[Path, Path]:
     return write_own_data(tmp_path)
@@ -69,13 +80,25 @@ def one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_seed")
-def test_own_data_runs_every_step_and_resumes(own_data: tuple[Path, Path], tmp_path: Path) -> None:
+def test_own_data_runs_every_step_and_resumes(
+    own_data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text, table = own_data
+    plan = plans.plan_own_data([str(text)], str(table), "1s", "20", 40, ["table.text=review"])
+    monkeypatch.setattr("sys.argv", ["albert", "quickstart", "--out", "out"])
+    with pytest.raises(Interrupted):
+        run_quickstart(tmp_path / "out", partial(invoke_unless_pretraining, Interrupted("SIGTERM")), plan, "cpu")
+    status = read_status(tmp_path / "out")
+    remaining = ["pretrain", "scores/20", "report.html"]
+    assert [unit.name for unit in status.units if unit.state == "remaining"] == remaining
+    assert (status.counts["done"], status.commands) == (2, ["albert quickstart --out out"])
     command = ["quickstart", "--text", text, "--table", table, "--size", 40, "--max-time", "1s", "--labels", 20]
     command[5:5] = ["-s", "table.text=review"]
     ended = albert(*command, "--out", tmp_path / "out", "--device", "cpu")
     result = store.read_json(tmp_path / "out" / "quickstart.json")
     assert list(result["task"]) == ["20"]
+    assert "seconds" not in result, "the time of the interrupted call is unknown"
+    assert read_status(tmp_path / "out").is_finished
     assert set(result["task"]["20"]) == {"pretrained", "init", "random", "classical", "majority"}
     assert result["differences"]["20"]["classical"]["seeds"] == 1
     assert ended.out.rstrip().endswith(result["conclusion"])
@@ -94,11 +117,16 @@ def test_own_data_runs_every_step_and_resumes(own_data: tuple[Path, Path], tmp_p
 def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, table = write_own_data(tmp_path, "-text.txt", separator=" ", prefix="- ")
     monkeypatch.chdir(tmp_path)
+    rows = (table / "dev.jsonl").read_text().splitlines()
+    long_rows = [row.replace("- ", f"- {'kw' * 150} ") for row in rows]  # more tokens than the model has positions
+    (table / "dev.jsonl").write_text("\n".join([*long_rows, *rows]) + "\n")
     options = ["--size", 36, "--max-time", "1s", "--labels", 20, "-s", "table.text=review", "--device", "cpu"]
     ended = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out", "--quiet")
     assert "no held-out MLM loss" in ended.out
-    examples = store.read_json(tmp_path / "out" / "quickstart.json")["examples"]
-    assert examples and all(row["sentence"].startswith("- ") for row in examples)
+    result = store.read_json(tmp_path / "out" / "quickstart.json")
+    assert result["seconds"] > 0
+    sentences = [row["sentence"] for row in result["examples"]]
+    assert sentences and all(sentence.startswith("- ") and "kw" not in sentence for sentence in sentences)
     again = albert("quickstart", "--text", text.name, "--table", table, *options, "--out", "out")
     assert again.out == ended.out and "nothing is held out" in again.err
 
@@ -168,10 +196,7 @@ def test_language_options_reach_vocab_and_data(
     options = plans.TextOptions("hu", lowercase=False, strip_accents=False, keep_zwnj=True)
     plan = plans.plan_own_data([str(text)], str(table), None, "20", 40, ["table.text=review"], options)
 
-    def invoke_until_pretraining(words: Sequence[str]) -> store.JsonObject:
-        if words[0] == "pretrain":
-            raise BusyError("the shards are complete")
-        return invoke_json(words)
+    invoke_until_pretraining = partial(invoke_unless_pretraining, BusyError("the shards are complete"))
 
     with pytest.raises(BusyError, match="shards"):
         run_quickstart(tmp_path / "out", invoke_until_pretraining, plan, "cpu")
@@ -191,3 +216,17 @@ def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:
         _require_same_plan(tmp_path, plans.FULL)
     assert store.read_json(tmp_path / "quickstart-plan.json")["runs"] == 2
     assert inspect_directory(tmp_path).kind == "unfinished quickstart"
+
+
+@pytest.mark.parametrize(("lowercase", "word", "size"), [(True, "harbor", 39), (False, "Harbor", 41)])
+def test_masked_words_are_spelled_as_in_the_vocabulary(lowercase: bool, word: str, size: int, tmp_path: Path) -> None:
+    words = ("Harbor", "Deck", "Wave", "Rail", "Sail", "Track", "Signal", "Boat")
+    (tmp_path / "text.txt").write_text("\n\n".join(map(" ".join, permutations(words, 3))))
+    settings = build_vocabulary.VocabularySettings(size=size, cleaning=Cleaning(lowercase=lowercase))
+    build_vocabulary.build([str(tmp_path / "text.txt")], tmp_path / "vocabulary", settings)
+    vocabulary = Vocabulary.load(tmp_path / "vocabulary")
+    texts = [" ".join(["Harbor"] * count) for count in range(20)]
+    masked = list(_mask_one_word(texts, vocabulary, 128))
+    assert [len(text.split()) for text, _ in masked] == list(range(8, 17))
+    assert {spelled for _, spelled in masked} == {word}
+    assert len(list(_mask_one_word(texts, vocabulary, 12))) == 3, "8 to 10 tokens with [CLS] and [SEP]"
