@@ -18,6 +18,7 @@ from typing import Final
 from albert_cli import console, machine, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
+from albert_cli.formatting import hide_secrets
 from albert_cli.quickstart import PLAN_FILE, RESULT_FILE
 from albert_cli.quickstart.bundled import load_or_write_bundled
 from albert_cli.quickstart.plan import FINETUNE_RECIPE, QuickstartPlan, open_task
@@ -48,14 +49,14 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
     def run(*arguments: object) -> JsonObject:
         """Print and run a command; return the output of its `--json`."""
         name, *words = [str(argument) for argument in arguments]
-        console.info(f"$ albert {shlex.join([name, *words])}")
+        console.info(f"$ albert {shlex.join(map(hide_secrets, [name, *words]))}")
         return invoke([name, "--json", *words])  # not at the end, because words after "--" are no options
 
     started = time.monotonic()
     report = out / "report.html"
     with store.lock(out):
         _require_same_plan(out, plan)
-        corpus_facts: JsonObject = {"source": ", ".join(plan.text)}
+        corpus_facts: JsonObject = {"source": ", ".join(map(hide_secrets, plan.text))}
         if plan.bundled is not None:
             corpus_facts = load_or_write_bundled(out, plan.bundled)
             plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
@@ -82,7 +83,8 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     A plan without any output may change: its first step failed, for example because of an option of the plan.
     """
     path = out / PLAN_FILE
-    values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
+    public_plan = replace(plan, text=tuple(map(hide_secrets, plan.text)))
+    values = json.loads(json.dumps(asdict(public_plan)))  # JSON has lists instead of tuples
     has_output = any(file.name not in (".lock", PLAN_FILE) for file in out.iterdir())
     if not has_output:
         store.write_json(path, values)

@@ -191,3 +191,20 @@ def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:
         _require_same_plan(tmp_path, plans.FULL)
     assert store.read_json(tmp_path / "quickstart-plan.json")["runs"] == 2
     assert inspect_directory(tmp_path).kind == "unfinished quickstart"
+
+
+def test_quickstart_records_no_secrets_and_takes_renewed_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: Sequence[str]) -> store.JsonObject:
+        assert any("?token=SECRET" in word for word in words)
+        (tmp_path / "out" / "vocabulary").mkdir(exist_ok=True)
+        raise BusyError("stopped")
+
+    for secret in ("SECRET1", "SECRET2"):
+        plan = replace(plans.SMOKE, bundled=None, text=(f"https://host/a.txt?token={secret}",))
+        with pytest.raises(BusyError, match="stopped"):
+            run_quickstart(tmp_path / "out", fail, plan)
+    assert "SECRET" not in (tmp_path / "out" / "quickstart-plan.json").read_text(encoding="utf-8")
+    printed = capsys.readouterr().err
+    assert "https://host/a.txt?token=…" in printed and "SECRET" not in printed
