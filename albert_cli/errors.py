@@ -38,6 +38,12 @@ class InputError(AlbertError):
     default_hint = "fix or remove this entry"
 
 
+class NetworkError(AlbertError):
+    """A network or a server that failed, so a later attempt may succeed (exit code 1)."""
+
+    default_hint = "check the network, and run the same command again"
+
+
 class MissingDataError(InputError):
     """Input data that do not exist; a command that can continue without them catches this error (exit code 3)."""
 

@@ -1,12 +1,17 @@
-"""Format numbers, words, TOML values, errors and hints for messages, tables, pages and files of predictions."""
+"""Format numbers, words, URLs, TOML values, errors and hints for messages, tables, pages and files of predictions."""
 
 from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import tomli_w
+
+_PASSWORD = re.compile(r"(?<=://)([^/?#\s:@]*):[^/?#\s]*@")
+_WEB_USER = re.compile(r"(https?://)[^/?#\s]*@")  # may be a token
+_WEB_QUERY = re.compile(r"(https?://[^?\s]*\?)(\S+?)((?:@\d+(?:\.\d+)?)?(?:\s|$))")  # the weight of a source may follow
 
 
 def format_percent(score: float | None) -> str:
@@ -36,6 +41,12 @@ def count_of(number: int, noun: str) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if it has no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text without the secrets of its URLs: passwords and, on the web, users and the values in queries."""
+    text = _WEB_USER.sub(r"\1", _PASSWORD.sub(r"\1@", text))
+    return _WEB_QUERY.sub(lambda match: match[1] + re.sub(r"([^&=]*=)?[^&]+", r"\1…", match[2]) + match[3], text)
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from albert_cli.errors import CheckpointError, ConfigError
 
 _HUB_HOST = "huggingface.co"
 _SECONDS_TO_CONNECT = 5.0
+IS_OFFLINE_BY_CHOICE = "HF_HUB_OFFLINE" in os.environ  # set before `prefer_offline` could set it
 
 
 def prefer_offline() -> bool:

@@ -134,7 +134,10 @@ def translate_stdout_errors() -> Iterator[None]:
 
 @contextmanager
 def translate_read_errors(path: Path | str) -> Iterator[None]:
-    """Raise `InputError` for an error of the operating system, or of a decompressor, while the block reads a file."""
+    """Raise `InputError` for an error of the operating system, or of a decompressor, while the block reads a file.
+
+    Raises `CheckpointError` for a failure of the disk, after which the same command may succeed.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -142,6 +145,9 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
     except IsADirectoryError as error:
         raise InputError(f"{path}: is a folder", "name a file") from error
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        translated = from_os_error(error, path)
+        if isinstance(translated, CheckpointError):  # an error of the disk, not of the input
+            raise translated from error
         if isinstance(error, OSError) and error.errno is not None:  # an OSError of a decompressor has no number
             message = f"{path}: cannot be read ({error.strerror or error})"
             raise InputError(message, "check its name and permissions") from error

@@ -18,6 +18,7 @@ from typing import Final
 from albert_cli import store
 from albert_cli.array_jobs import ARRAY_FILE
 from albert_cli.errors import AlbertError, BusyError, ConfigError, Interrupted
+from albert_cli.formatting import hide_secrets
 
 PLAN_FILE: Final = ".work.json"  # the plan of an experiment is .work-NAME.json
 # Folders with a directory for the lock and the note of each unit, for units whose own directory must not exist before
@@ -49,7 +50,10 @@ class UnitNote:
 
 
 def current_command() -> str:
-    """Return this process's command line without `--task`, so that it does the remaining work of all jobs."""
+    """Return this process's command line without `--task`, so that it does the remaining work of all jobs.
+
+    The secrets of URLs are left out.
+    """
     words: list[str] = []
     arguments = iter(sys.argv[1:])
     for word in arguments:
@@ -57,7 +61,7 @@ def current_command() -> str:
             next(arguments, None)  # skips the option's value
         elif not word.startswith("--task="):
             words.append(word)
-    return shlex.join(["albert", *words])
+    return shlex.join(map(hide_secrets, ["albert", *words]))
 
 
 def command_here(command: str, working_directory: str, recorded: str, directory: Path) -> str:

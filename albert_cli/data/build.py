@@ -248,7 +248,10 @@ def _unit_name(number: int, parts: Sequence[SourcePart]) -> str:
     `-and-N-more` instead.
     """
     first = parts[0]
-    file_name = first.source.name.rstrip("/").rpartition("/")[2]
+    source_name = first.source.name
+    if first.source.remote:
+        source_name = source_name.partition("?")[0]  # without the query of the URL
+    file_name = source_name.rstrip("/").rpartition("/")[2]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", file_name).strip("-.")
     name = f"{number:05d}-{stem[:40]}"
     if len(parts) > 1:

@@ -81,8 +81,9 @@ def are_shards_unchanged(directory: Path, verified: VerifiedUnit | None) -> bool
 
 
 def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedUnit | None) -> bool:
-    """Return whether all sources are files, and still have their recorded signatures."""
-    return verified is not None and None not in sources and list(sources) == verified.sources
+    """Return whether all sources are files of known versions, and still have their recorded signatures."""
+    have_versions = all(source is not None and source.has_version for source in sources)
+    return verified is not None and have_versions and list(sources) == verified.sources
 
 
 # ---------------------------------------------------------------- signatures

@@ -107,6 +107,11 @@ def make_executor() -> Executor:
     return executor
 
 
+def count_threads() -> int:
+    """Return the number of threads of all present workers of the cluster; each runs an item."""
+    return sum(_clients[-1].nthreads().values())
+
+
 def bind_command_context(call: Callable[..., T]) -> Callable[..., T]:
     """Return a function that calls `call` on a worker in this process's working directory and with its `sys.argv`.
 

@@ -16,7 +16,7 @@ from albert_cli.executor.local import ProcessWatch, make_pool
 
 T = TypeVar("T")
 Item = tuple[Any, ...]
-_CLUSTER_WINDOW = 64  # maximum number of items that a cluster has at a time
+_MIN_CLUSTER_WINDOW = 64  # items that a cluster has at a time, even before its workers have started
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,29 @@ def map_unordered(
     """
     if cluster.has_cluster():
         bound_call = cluster.bind_command_context(call)
-        yield from _map(bound_call, items, cluster.make_executor, _CLUSTER_WINDOW, remedy)
+        yield from _map(bound_call, items, cluster.make_executor, _cluster_window, remedy)
     elif workers >= 2:
-        yield from _map(call, items, partial(make_pool, workers), workers, remedy)
+        yield from _map(call, items, partial(make_pool, workers), lambda: workers, remedy)
     else:
         for item in items:
             yield item, call(*item)
 
 
+def _cluster_window() -> int:
+    """Return the maximum number of items that the cluster has at a time: two for each thread of its workers."""
+    return max(_MIN_CLUSTER_WINDOW, 2 * cluster.count_threads())
+
+
 def _map(
-    call: Callable[..., T], items: Iterable[Item], make_executor: Callable[[], Executor], window: int, remedy: str
+    call: Callable[..., T],
+    items: Iterable[Item],
+    make_executor: Callable[[], Executor],
+    window: Callable[[], int],
+    remedy: str,
 ) -> Generator[tuple[Item, T], None, None]:
     """Run the items on an executor; if a worker process ends, run the lost items once more on a new executor.
 
-    window: maximum number of items that run at a time. Yields (item, result).
+    window: returns the maximum number of items that run at a time. Yields (item, result).
     """
     new_attempts = (_Attempt(item) for item in items)
     to_repeat = deque[_Attempt]()
@@ -85,16 +94,17 @@ def _fill_and_collect(
     new_attempts: Iterator[_Attempt],
     to_repeat: deque[_Attempt],
     running: dict[Future[T], _Attempt],
-    window: int,
+    window: Callable[[], int],
     watch: ProcessWatch,
 ) -> Generator[tuple[Item, T], None, None]:
-    """Run up to `window` items at a time until none is left, and yield their results.
+    """Run up to `window()` items at a time until none is left, and yield their results.
 
     Attempts in `to_repeat` come first. If a worker is lost, raises `BrokenExecutor` and leaves the unfinished attempts
     in `running`.
     """
     while True:
-        while len(running) < window:
+        max_running = window()  # changes while workers join a cluster
+        while len(running) < max_running:
             attempt = to_repeat.popleft() if to_repeat else next(new_attempts, None)
             if attempt is None:
                 break

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClaim, ScaleName
+from albert_cli.formatting import hide_secrets
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 StageKind = Literal[
@@ -106,10 +107,10 @@ class Stage:
 
     @property
     def command(self) -> str:
-        """The command as typed in a shell."""
+        """The command as typed in a shell, without the secrets of URLs."""
         module = MODULES.get(self.kind)
         program = ["python", "-m", f"albert_cli.experiments.{module}"] if module else ["albert"]
-        return shlex.join([*program, *self.argv])
+        return shlex.join(map(hide_secrets, [*program, *self.argv]))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Final
 
 from albert_cli import store
 from albert_cli.errors import InputError
+from albert_cli.formatting import hide_secrets
 from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentences import split_sentences
@@ -42,7 +43,7 @@ def write_recall_table(source: str, directory: Path) -> dict[str, int]:
         word_counts = [len(sentence.split()) for sentence in sentences]
         last_start = _find_last_start(word_counts)
         if last_start <= 0:
-            message = f"{source}: {sum(word_counts)} words are too few for {split}"
+            message = f"{hide_secrets(source)}: {sum(word_counts)} words are too few for {split}"
             raise InputError(message, "use text of at least some thousand words")
         names = [f"{split}-{number}" for number in range(EXAMPLES[split])]
         rows = [_make_row(sentences, word_counts, last_start, name) for name in names]

@@ -24,14 +24,14 @@ from typing import IO
 
 from albert_cli import array_jobs, console, executor, machine, store
 from albert_cli.array_jobs import ArrayJob, retry_while_locked
-from albert_cli.errors import BusyError, DivergedError, InputError, Interrupted, LockedError, ReportedError
+from albert_cli.errors import AlbertError, BusyError, DivergedError, Interrupted, LockedError, ReportedError
 from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
 from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK, RECALL_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
 from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.experiments.stages import make_plan
-from albert_cli.formatting import count_of
+from albert_cli.formatting import count_of, hide_secrets
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
@@ -60,10 +60,10 @@ def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescr
     """
     plan = make_plan(recipe.load_experiment(name), request)
     unreadable = _find_unreadable_text(plan)
-    for reason in unreadable.values():
-        console.warn(f"{reason}; the run would stop there. {_suggest_other_text(plan)}")
+    for error in unreadable.values():
+        console.warn(f"{error.message}; the run would stop there. {_suggest_other_text(plan)}")
     _print_unused_tasks(plan)
-    return describe_plan(plan), unreadable
+    return describe_plan(plan), {hide_secrets(source): error.message for source, error in unreadable.items()}
 
 
 def reproduce_experiment(
@@ -266,29 +266,29 @@ def _describe_time_left(plan: ExperimentPlan, seconds: Mapping[StageKind, Sequen
 
 
 def _check_before_run(plan: ExperimentPlan) -> None:
-    """Warn about the limits of a run; raise `InputError` if a text that it needs cannot be read."""
+    """Warn about the limits of a run; raise an `AlbertError` if a text that it needs cannot be read."""
     unreadable = list(_find_unreadable_text(plan).values())
     if unreadable:
-        raise InputError(unreadable[0], _suggest_other_text(plan))
+        raise type(unreadable[0])(unreadable[0].message, _suggest_other_text(plan))
     _warn_about_limits(plan)
 
 
-def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, str]:
-    """Return the reason for each source that unfinished stages need and cannot read.
+def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, AlbertError]:
+    """Return the error of each source that unfinished stages need and cannot read.
 
     Checked are the sources on the Hub and those that the user names; the others are installed with the package.
     """
     unfinished = plan.unfinished(list(plan.stages.values()))
     texts = [stage.facts["text"] for stage in unfinished if stage.kind in ("vocabulary", "data", "table")]
     user_sources = {*plan.request.text, *plan.request.extra_text}
-    unreadable = {}
+    unreadable = dict[str, AlbertError]()
     for source in dict.fromkeys(itertools.chain.from_iterable(texts)):  # several stages read the same source
         if not source.startswith("hf:") and source not in user_sources:
             continue
         try:
             check_readable(source)
-        except InputError as error:
-            unreadable[source] = error.message
+        except AlbertError as error:
+            unreadable[source] = error
     return unreadable
 
 

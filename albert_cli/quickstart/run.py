@@ -18,6 +18,7 @@ from typing import Final, cast
 from albert_cli import console, machine, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
+from albert_cli.formatting import hide_secrets
 from albert_cli.inference.fill_mask import MASK, encode_masked
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
@@ -53,7 +54,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
     def run(*arguments: object) -> JsonObject:
         """Print and run a command; return the output of its `--json`."""
         name, *words = [str(argument) for argument in arguments]
-        console.info(f"$ albert {shlex.join([name, *words])}")
+        console.info(f"$ albert {shlex.join(map(hide_secrets, [name, *words]))}")
         return invoke([name, "--json", *words])  # not at the end, because words after "--" are no options
 
     started = time.monotonic()
@@ -63,7 +64,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
         is_resumed = _has_output(out)
         _require_same_plan(out, plan)
         with recorded_plan(out / WORK_PLAN_FILE, dict.fromkeys(steps, "")):
-            corpus_facts: JsonObject = {"source": ", ".join(plan.text)}
+            corpus_facts: JsonObject = {"source": ", ".join(map(hide_secrets, plan.text))}
             if plan.bundled is not None:
                 corpus_facts = load_or_write_bundled(out, plan.bundled)
                 plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
@@ -97,7 +98,8 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     A plan without any output may change: its first step failed, for example because of an option of the plan.
     """
     path = out / PLAN_FILE
-    values = json.loads(json.dumps(asdict(plan)))  # JSON has lists instead of tuples
+    public_plan = replace(plan, text=tuple(map(hide_secrets, plan.text)))
+    values = json.loads(json.dumps(asdict(public_plan)))  # JSON has lists instead of tuples
     if not _has_output(out):
         store.write_json(path, values)
     elif not path.is_file():

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, ConfigError, InputError
+from albert_cli.formatting import hide_secrets
 from albert_cli.text import token_statistics
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.line_counts import LineCounts
@@ -209,7 +210,7 @@ def _train(
     n_sampled = len(sentences)
     clean_in_place(sentences, settings.cleaning)
     n_empty = n_sampled - len(sentences)
-    names = ", ".join(sources)
+    names = ", ".join(map(hide_secrets, sources))
     if not sentences:
         raise InputError(f"no text in {names}", "a vocabulary needs at least some thousand sentences")
     held_out: list[str] = []

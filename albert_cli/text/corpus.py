@@ -14,6 +14,7 @@ from itertools import chain, islice
 
 from albert_cli import console
 from albert_cli.errors import InputError
+from albert_cli.formatting import hide_secrets
 from albert_cli.randomness import repetitions
 from albert_cli.text import document_readers, task_passages, text_readers
 from albert_cli.text.document_readers import peek_first_text_line
@@ -58,7 +59,7 @@ def document_repetitions(document: Document, weight: float) -> int:
 def check_readable(source: str) -> None:
     """Raise `InputError` if a source cannot be read or has no document; reads only the first document."""
     if next(read_documents([source]), None) is None:
-        raise InputError(f"{source}: contains no text")
+        raise InputError(f"{hide_secrets(source)}: contains no text")
 
 
 def read_part(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[Document]:

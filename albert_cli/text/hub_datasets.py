@@ -8,8 +8,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from albert_cli import hub_access
-from albert_cli.errors import InputError
-from albert_cli.formatting import first_line
+from albert_cli.errors import AlbertError, InputError, NetworkError
+from albert_cli.text.remote_files import describe_cause, is_network_failure
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import HubDataset
 
@@ -21,14 +21,19 @@ Rows: TypeAlias = Iterable[Mapping[str, object]]
 
 @contextmanager
 def translate_hub_errors(name: str) -> Iterator[None]:
-    """Raise `InputError` for every error in the block; the errors of `datasets` have no common class."""
+    """Raise `NetworkError` for each failure of the network in the block, and `InputError` for each other error.
+
+    The errors of `datasets` have no common class.
+    """
     try:
         yield
-    except InputError:
+    except AlbertError:
         raise
     except Exception as error:
+        if is_network_failure(error) and not hub_access.IS_OFFLINE_BY_CHOICE:
+            raise NetworkError(f"{name}: cannot be read from the Hub now ({describe_cause(error)})") from error
         hint = "check the name, the configuration and the network, or use local files"
-        raise InputError(f"{name}: cannot be read from the Hub ({first_line(error)[:200]})", hint) from error
+        raise InputError(f"{name}: cannot be read from the Hub ({describe_cause(error)})", hint) from error
 
 
 def count_files(name: str) -> int:

@@ -141,7 +141,7 @@ def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tu
     with ensure_unmodified(part), translate_read_errors(name):
         try:
             # A buffered stream holds one page of a column instead of the whole row group.
-            stream_or_path = open_remote(name) if part.source.is_remote else name
+            stream_or_path = open_remote(part.source.remote.url) if part.source.remote else name
             with pq.ParquetFile(stream_or_path, buffer_size=1 << 20, pre_buffer=False) as file:
                 columns = None
                 if field is not None:
@@ -170,7 +170,8 @@ def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObj
     name = part.source.name
     with ensure_unmodified(part), translate_read_errors(name):
         try:
-            stream = pa.PythonFile(open_remote(name)) if part.source.is_remote else pa.memory_map(name)
+            remote = part.source.remote
+            stream = pa.PythonFile(open_remote(remote.url)) if remote else pa.memory_map(name)
             with stream:
                 number = 0
                 for batch in _iter_arrow_batches(stream):

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from albert_cli.errors import InputError
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.line_counts import LineCounts
-from albert_cli.text.remote_files import open_remote, read_size_and_version
+from albert_cli.text.remote_files import open_remote, read_remote_file
 from albert_cli.text.sources import TextSource
 
 if TYPE_CHECKING:
@@ -37,13 +37,18 @@ _BLANK_LINE_SEARCH_BYTES = 16 << 20  # distance within which the next blank line
 class FileSignature(NamedTuple):
     """A file's version: as long as the signature stays equal, the file is unchanged.
 
-    size: in bytes; version: a local file's modification time in nanoseconds, or a hash of a remote file's version;
-    inode: 0 for a remote file.
+    size: in bytes; version: a local file's modification time in nanoseconds, or a hash of a remote file's version (0 if
+    unknown); inode: 0 for a remote file.
     """
 
     size: int
     version: int
     inode: int
+
+    @property
+    def has_version(self) -> bool:
+        """True if a change of the file changes the signature; False if a server reports no version of the file."""
+        return self.version != 0 or self.inode != 0
 
 
 @dataclass
@@ -113,11 +118,14 @@ class SourcePart:
 # ---------------------------------------------------------------- changes and errors of files
 
 
-def source_signature(source: TextSource) -> FileSignature | None:
-    """Return the signature of a source's local or remote file; None if the source is no file."""
-    if source.is_remote:
-        size, version = read_size_and_version(source.name)
-        return FileSignature(size, version, inode=0)
+def source_signature(source: TextSource, *, refresh: bool = False) -> FileSignature | None:
+    """Return the signature of a source's local or remote file; None if the source is no file.
+
+    refresh: request a remote file's signature from its server. By default, it is the one of the resolved source.
+    """
+    if source.remote:
+        remote = read_remote_file(source.remote.url) if refresh else source.remote
+        return FileSignature(remote.size, remote.version, inode=0)
     return None if source.path is None else file_signature(source.path)
 
 
@@ -133,17 +141,17 @@ def ensure_unmodified(part: SourcePart) -> Iterator[None]:
     """Raise `InputError` if the part's file has changed since the work was planned, or changes during the block."""
     source = part.source
     is_local_file = source.path is not None and source.path.is_file()  # a named pipe has a path, but is no file
-    if not source.is_remote and not is_local_file:
+    if not source.remote and not is_local_file:
         yield  # stdin, a pipe and a data set on the Hub have no file that could change
         return
-    current = source_signature(source)
+    current = source_signature(source, refresh=True)
     planned = part.signature or current
     if current != planned:
         raise _modified_error(source.name, "changed")
     yield
     if source.path is not None and not source.path.exists():
         raise _modified_error(source.name, "vanished")
-    if source_signature(source) != planned:
+    if source_signature(source, refresh=True) != planned:
         raise _modified_error(source.name, "changed")
 
 
@@ -193,8 +201,8 @@ def open_part(part: SourcePart, counter: ReadCounter) -> Iterator[io.BufferedRea
 
 def open_source(source: TextSource) -> IO[bytes] | nullcontext[IO[bytes]]:
     """Open a local file, a file behind a URL, or stdin; stdin stays open after the `with` block."""
-    if source.is_remote:
-        return open_remote(source.name)
+    if source.remote:
+        return open_remote(source.remote.url)
     if source.path is None:
         return nullcontext(sys.stdin.buffer)
     return source.path.open("rb")

@@ -18,9 +18,10 @@ from urllib.parse import parse_qsl
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.formatting import hide_secrets
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.read_settings import FileFormat, FileKind
-from albert_cli.text.remote_files import is_url, list_files, supports_ranges
+from albert_cli.text.remote_files import RemoteFile, is_url, list_files, request_missing, supports_ranges
 
 SourceKind: TypeAlias = Literal[FileKind, "squad", "squad-answers", "race", "hub", "docs", "stdin"]
 JSON_LINES_ENDINGS: tuple[str, ...] = (".jsonl", ".ndjson", ".jl")
@@ -60,31 +61,29 @@ _LISTED_FILES = 3  # names of skipped files or folders in a message
 class TextSource:
     """One file or stream.
 
-    name: a path, a URL, `hf:…`, `docs:…` or `-`; kind: decides which reader reads it; compression: the last ending of a
-    compressed file, else ""; weight: how often a pass over all sources uses the text (see `randomness.repetitions`).
+    name: a path, a URL without its secrets, `hf:…`, `docs:…` or `-`; kind: decides which reader reads it; compression:
+    the last ending of a compressed file, else ""; weight: how often a pass over all sources uses the text (see
+    `randomness.repetitions`); remote: the file behind a URL when the source was resolved, else None. Reports and
+    messages have the name; only `remote` has the whole URL.
     """
 
     name: str
     kind: SourceKind
     compression: str = ""
     weight: float = 1.0
+    remote: RemoteFile | None = None
 
     @property
     def path(self) -> Path | None:
         """The local file, or None for a URL or a stream."""
         is_stream = self.kind in ("hub", "docs") or self.name == STDIN
-        return None if is_stream or self.is_remote else Path(self.name)
-
-    @property
-    def is_remote(self) -> bool:
-        """True for a file behind a URL."""
-        return is_url(self.name)
+        return None if is_stream or self.remote else Path(self.name)
 
     @property
     def can_be_split(self) -> bool:
         """True if parts of the file can be read separately, because its records begin and end at line ends."""
         has_lines = self.kind in ("text", "jsonl") and not self.compression and self.name != STDIN
-        return has_lines and (not self.is_remote or supports_ranges(self.name))
+        return has_lines and (self.remote is None or supports_ranges(self.remote.url))
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") ->
         with translate_read_errors(name):
             named_sources = _resolve_one(name, weight, file_format)
         for source in named_sources:
-            identity = source.name
+            identity = source.remote.url if source.remote else source.name
             if source.path:
                 # `Path.resolve` would follow links, but two links to one file are two sources.
                 identity = os.path.abspath(source.name)  # noqa: PTH100
@@ -164,7 +163,8 @@ def _split_weight(argument: str) -> tuple[str, float]:
         return argument, 1.0
     weight = float(match[2])
     if not 0 < weight <= _MAX_WEIGHT:
-        raise ConfigError(f"{argument}: a weight must be above 0 and at most {_MAX_WEIGHT}", _WEIGHT_HINT)
+        message = f"{hide_secrets(argument)}: a weight must be above 0 and at most {_MAX_WEIGHT}"
+        raise ConfigError(message, _WEIGHT_HINT)
     return match[1], weight
 
 
@@ -197,9 +197,12 @@ def _resolve_one(name: str, weight: float, file_format: FileFormat) -> list[Text
 def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[TextSource]:
     """Return the files behind a URL, which may be a glob or a folder."""
     is_readable = partial(_has_known_kind, file_format)
-    urls = list_files(name)
+    listing = list_files(name)
+    urls = list(listing)
+    is_single_file = urls == [name]
+    name = hide_secrets(name)  # for messages
     paths = [Path(url.partition("?")[0]) for url in urls]  # without the query, which is no part of a file's name
-    if urls != [name]:
+    if not is_single_file:
         readable_paths = set(_select_readable(name, paths, is_readable, _ENDINGS_HINT))
     elif is_readable(paths[0]):
         readable_paths = set(paths)
@@ -209,8 +212,12 @@ def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[Text
         raise InputError(f"{name}: unknown kind of file", hint)
     else:
         raise _unknown_kind_error(name, paths[0], _ENDINGS_HINT)
-    files = [(url, path) for url, path in zip(urls, paths, strict=True) if path in readable_paths]
-    return [replace(_file_source(path, weight, file_format), name=url) for url, path in files]
+    path_by_url = {url: path for url, path in zip(urls, paths, strict=True) if path in readable_paths}
+    files = request_missing({url: listing[url] for url in path_by_url})
+    return [
+        replace(_file_source(path, weight, file_format), name=hide_secrets(url), remote=files[url])
+        for url, path in path_by_url.items()
+    ]
 
 
 def _unknown_kind_error(name: str, path: Path, endings_hint: str) -> InputError:

@@ -6,7 +6,7 @@ sentence's position in the text is defined by its unit's number and its index in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import NotRequired
@@ -115,7 +115,7 @@ def _describe_part(part: SourcePart) -> SourcePartRecord:
         record["kind"] = part.source.kind
     if part.signature:
         file_bytes = part.signature.size
-        if part.source.can_be_split and (part.start or part.end is not None):
+        if part.start or part.end is not None:
             record["start"] = part.start
             record["end"] = file_bytes if part.end is None else part.end
         record["bytes"] = file_bytes
@@ -135,14 +135,31 @@ def split_sources(
     - A data set on the Hub is split into its files.
     - Consecutive small files with equal weights share a unit, up to `unit_bytes` of text.
 
-    For a very large corpus `unit_bytes` is doubled until there are about 8,192 units at most.
+    For a very large corpus `unit_bytes` is doubled until the files make at most 8,192 units, or all fit in one.
     """
     read = read or ReadSettings()
     files = [(source, source_signature(source)) for source in resolve_sources(sources, read.format)]
-    total_bytes = sum(signature.size for _, signature in files if signature)
+    total_bytes = sum(_estimate_text_bytes(source, signature.size) for source, signature in files if signature)
     while total_bytes > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2
-    groups: list[list[SourcePart]] = []  # the parts of each unit
+    hub_parts = {source: _split_hub_dataset(source) for source, _ in files if source.kind == "hub"}
+    max_groups = _MAX_WORK_UNITS + sum(map(len, hub_parts.values()))
+    groups = _group_files(files, hub_parts, read, unit_bytes)
+    # Files of more than half of `unit_bytes` do not share a unit, so there may still be too many groups.
+    while len(groups) > max_groups and unit_bytes < total_bytes:
+        unit_bytes *= 2
+        groups = _group_files(files, hub_parts, read, unit_bytes)
+    return [WorkUnit(tuple(parts), number) for number, parts in enumerate(groups)]
+
+
+def _group_files(
+    files: Sequence[tuple[TextSource, FileSignature | None]],
+    hub_parts: Mapping[TextSource, list[SourcePart]],
+    read: ReadSettings,
+    unit_bytes: int,
+) -> list[list[SourcePart]]:
+    """Return the parts of each work unit; hub_parts: those of each data set on the Hub, which become a unit each."""
+    groups: list[list[SourcePart]] = []
     free_bytes = -1  # bytes of text that still fit in the last group; -1: not even an empty file may join it
     for source, signature in files:
         whole_file = SourcePart(source, signature=signature)
@@ -154,14 +171,12 @@ def split_sources(
             free_bytes -= text_bytes
             continue
         is_one_document = source.kind == "text" and read.document == "file"
-        parts = [whole_file]
-        if source.kind == "hub":
-            parts = _split_hub_dataset(source)
-        elif not is_small and signature and source.can_be_split and not is_one_document:
+        parts = hub_parts.get(source, [whole_file])
+        if not is_small and signature and source.can_be_split and not is_one_document:
             parts = _split_file(source, signature, unit_bytes)
         groups += [[part] for part in parts]
         free_bytes = unit_bytes - text_bytes if is_small else -1
-    return [WorkUnit(tuple(parts), number) for number, parts in enumerate(groups)]
+    return groups
 
 
 def _split_hub_dataset(source: TextSource) -> list[SourcePart]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import http.server
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +13,12 @@ import pytest
 
 from albert_cli.data.build import plan_units
 from albert_cli.data.records import SPLITS
-from albert_cli.errors import InputError
+from albert_cli.errors import BusyError, InputError, NetworkError
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.remote_files import is_url, list_files, supports_ranges
 from albert_cli.text.sources import resolve_sources
-from tests.helpers.data_directories import TENTH_HELD_OUT, build, document_set
+from tests.helpers.data_directories import TENTH_HELD_OUT, build, document_set, unfinish
+from tests.helpers.web_server import WebServer, run_server, serve
 
 s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
 moto_server = pytest.importorskip("moto.server", reason="moto is not installed")
@@ -82,52 +80,6 @@ def test_file_on_s3_that_is_missing_is_rejected(bucket: str) -> None:
         list(read_documents([f"{bucket}/absent.txt"]))
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    content = b""
-    has_ranges = True
-
-    def do_HEAD(self) -> None:
-        self._send(body=False)
-
-    def do_GET(self) -> None:
-        self._send(body=True)
-
-    def _send(self, *, body: bool) -> None:
-        content = self.content
-        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if self.has_ranges else None
-        if self.path.partition("?")[0] not in ("/all.txt", "/folder/"):
-            status = re.fullmatch(r"/(\d{3})\.txt", self.path)
-            self.send_error(int(status[1]) if status else 404)
-            return
-        if match:
-            first, last = int(match[1]), min(int(match[2]), len(content) - 1)
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
-            content = content[first : last + 1]
-        else:
-            self.send_response(200)
-        if self.has_ranges:
-            self.send_header("Accept-Ranges", "bytes")
-        self.send_header("ETag", '"one"')
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def serve(content: bytes, *, has_ranges: bool) -> Iterator[str]:
-    """Serve a file over HTTP while the block runs, and yield its URL."""
-    handler = type("Handler", (_Handler,), {"content": content, "has_ranges": has_ranges})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/all.txt"
-    server.shutdown()
-
-
 @pytest.fixture(params=[True, False], ids=["ranges", "no ranges"])
 def web_url(request: pytest.FixtureRequest, documents_file: Path) -> Iterator[str]:
     with serve(documents_file.read_bytes(), has_ranges=request.param) as url:
@@ -149,7 +101,7 @@ def test_file_missing_on_web_server_is_a_one_line_error(web_url: str) -> None:
     assert "\n" not in raised.value.message
 
 
-@pytest.mark.parametrize("status", [401, 403, 503])
+@pytest.mark.parametrize("status", [401, 403])
 def test_refusal_of_a_web_server_is_no_missing_file(status: int) -> None:
     with serve(b"", has_ranges=True) as url:
         with pytest.raises(InputError, match=rf"cannot be read \(.*{status}") as raised:
@@ -158,7 +110,7 @@ def test_refusal_of_a_web_server_is_no_missing_file(status: int) -> None:
 
 
 def test_web_server_that_does_not_answer_is_reported() -> None:
-    with pytest.raises(InputError, match=r"cannot be read \(.*[Cc]onnect"):
+    with pytest.raises(NetworkError, match=r"cannot be read now \(.*[Cc]onnect"):
         list_files("http://127.0.0.1:9/all.txt")
 
 
@@ -175,7 +127,7 @@ def test_folder_of_a_web_server_hints_a_glob() -> None:
 
 def test_list_files_web_page_with_a_query_is_listed() -> None:
     with serve(b'<a href="page-2">next</a>', has_ranges=False) as url:
-        assert list_files(f"{url}?page=1") == [f"{url}?page=1"]
+        assert list(list_files(f"{url}?page=1")) == [f"{url}?page=1"]
 
 
 @pytest.mark.parametrize(
@@ -183,3 +135,70 @@ def test_list_files_web_page_with_a_query_is_listed() -> None:
 )
 def test_is_url_needs_a_scheme(name: str, expected: bool) -> None:
     assert is_url(name) == expected
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, {}), ({"Last-Modified": "one"}, {"Last-Modified": "two"})])
+def test_build_notices_changed_web_file_of_equal_size(
+    before: dict[str, str], after: dict[str, str], documents_file: Path, small_vocabulary: Path, tmp_path: Path
+) -> None:
+    with run_server(WebServer(documents_file.read_bytes(), versions=before)) as server:
+        build([server.url], small_vocabulary, tmp_path / "data", TENTH_HELD_OUT, workers=1)
+        server.content = server.content.replace(b"e", b"a")
+        server.versions = after
+        with pytest.raises(BusyError, match="other text"):
+            build([server.url], small_vocabulary, tmp_path / "data", TENTH_HELD_OUT, workers=1)
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_build_records_no_secrets_and_takes_renewed_ones(
+    has_ranges: bool, documents_file: Path, small_vocabulary: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "data"
+    with run_server(WebServer(documents_file.read_bytes(), has_ranges)) as server:
+        build([f"{server.url}?token=SECRET"], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
+        assert not [path for path in out.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
+        assert all("token" not in path.name for path in (out / "shards").iterdir())
+        unfinish(out)
+        renewed = build([f"{server.url}?token=RENEWED"], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
+        assert build([f"{server.url}?token=THIRD"], small_vocabulary, out, TENTH_HELD_OUT, workers=1).up_to_date
+    assert renewed.facts.sources[0]["parts"][0]["source"] == f"{server.url}?token=…"
+
+
+def test_worker_passes_on_a_lost_connection(documents_file: Path, small_vocabulary: Path, tmp_path: Path) -> None:
+    with (
+        run_server(WebServer(documents_file.read_bytes(), range_status=503)) as server,
+        pytest.raises(NetworkError, match="cannot be read now"),
+    ):
+        build([server.url], small_vocabulary, tmp_path / "data", TENTH_HELD_OUT, workers=2)
+
+
+def test_parquet_on_a_failing_server_is_a_network_error(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> bytes:
+        raise ConnectionResetError("reset by peer")
+
+    monkeypatch.setattr(s3fs.core.S3File, "_fetch_range", fail)
+    for path in ("columns/all.parquet", "zipped/all.txt.gz"):
+        with pytest.raises(NetworkError, match="reset by peer"):
+            list(read_documents([f"{bucket}/{path}"]))
+
+
+@pytest.mark.parametrize("path", ["plain/*.txt", "plain/"])
+def test_plan_takes_sizes_from_the_listing(
+    path: str, bucket: str, small_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: list[str] = []
+    call = s3fs.S3FileSystem._call_s3
+
+    async def record(self: object, method: str, *arguments: object, **options: object) -> object:
+        requested.append(method)
+        return await call(self, method, *arguments, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", record)
+    units = plan_units([f"{bucket}/{path}"], small_vocabulary, tmp_path / "data", TENTH_HELD_OUT)
+    assert "head_object" not in requested
+    (single,) = {unit.parts[0].signature for unit in units}
+    (direct,) = {
+        unit.parts[0].signature
+        for unit in plan_units([f"{bucket}/plain/all.txt"], small_vocabulary, tmp_path / "data", TENTH_HELD_OUT)
+    }
+    assert single == direct

@@ -81,6 +81,27 @@ def test_map_on_a_cluster_uses_the_commands_directory(
         assert [result for _, result in results] == [tmp_path / "out"]
 
 
+def test_map_on_a_cluster_fills_all_threads() -> None:
+    import dask
+
+    taken: list[int] = []
+
+    def items() -> Iterator[tuple[int]]:
+        for number in range(200):
+            taken.append(number)
+            yield (number,)
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(n_workers=1, threads_per_worker=40, processes=False, protocol="tcp") as local,
+        use_cluster(local.scheduler_address),
+    ):
+        results = map_unordered(answer, items(), 1, "remedy")
+        next(results)
+        assert len(taken) == 80, "two items for each thread"
+        results.close()
+
+
 def test_items_on_a_cluster_know_the_command(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["albert", "eval", "sst2"])
     recorded = []

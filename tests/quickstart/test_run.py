@@ -230,3 +230,20 @@ def test_masked_words_are_spelled_as_in_the_vocabulary(lowercase: bool, word: st
     assert [len(text.split()) for text, _ in masked] == list(range(8, 17))
     assert {spelled for _, spelled in masked} == {word}
     assert len(list(_mask_one_word(texts, vocabulary, 12))) == 3, "8 to 10 tokens with [CLS] and [SEP]"
+
+
+def test_quickstart_records_no_secrets_and_takes_renewed_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: Sequence[str]) -> store.JsonObject:
+        assert any("?token=SECRET" in word for word in words)
+        (tmp_path / "out" / "vocabulary").mkdir(exist_ok=True)
+        raise BusyError("stopped")
+
+    for secret in ("SECRET1", "SECRET2"):
+        plan = replace(plans.SMOKE, bundled=None, text=(f"https://host/a.txt?token={secret}",))
+        with pytest.raises(BusyError, match="stopped"):
+            run_quickstart(tmp_path / "out", fail, plan)
+    assert "SECRET" not in (tmp_path / "out" / "quickstart-plan.json").read_text(encoding="utf-8")
+    printed = capsys.readouterr().err
+    assert "https://host/a.txt?token=…" in printed and "SECRET" not in printed
