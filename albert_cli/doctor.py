@@ -108,7 +108,7 @@ def _describe_torch() -> dict[str, object]:
         import torch
     except (ImportError, OSError) as error:
         return {"error": f"cannot be imported ({type(error).__name__}: {error}); reinstall {PACKAGE}"}
-    machine.limit_threads()  # as the commands do that compute
+    machine.limit_threads()  # so that "threads" below is the number with which commands compute
     devices: list[dict[str, object]] = []
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     for index in range(n_gpus):

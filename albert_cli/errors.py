@@ -38,21 +38,21 @@ class InputError(AlbertError):
     default_hint = "fix or remove this entry"
 
 
+class MissingDataError(InputError):
+    """Input data that do not exist; a command that can continue without them catches this error (exit code 3)."""
+
+
 class NetworkError(AlbertError):
     """A network or a server that failed, so a later attempt may succeed (exit code 1)."""
 
     default_hint = "check the network, and run the same command again"
 
 
-class MissingDataError(InputError):
-    """Input data that do not exist; a command that can continue without them catches this error (exit code 3)."""
-
-
 class CheckpointError(AlbertError):
     """Files of an artifact that cannot be used or written (exit code 4).
 
     An artifact is a checkpoint, a vocabulary, a data directory or a result. Its files may be missing, damaged or of the
-    wrong kind, or the disk may have no room for them.
+    wrong kind. The class also reports a disk that is full or fails, even while a text is read.
     """
 
     exit_code = 4

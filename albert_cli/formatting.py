@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 import tomli_w
 
@@ -47,6 +48,11 @@ def hide_secrets(text: str) -> str:
     """Return a text without the secrets of its URLs: passwords and, on the web, users and the values in queries."""
     text = _WEB_USER.sub(r"\1", _PASSWORD.sub(r"\1@", text))
     return _WEB_QUERY.sub(lambda match: match[1] + re.sub(r"([^&=]*=)?[^&]+", r"\1…", match[2]) + match[3], text)
+
+
+def format_command(words: Iterable[str]) -> str:
+    """Return words as they are typed in a shell, without the secrets of their URLs."""
+    return shlex.join(map(hide_secrets, words))
 
 
 def join_words(words: Sequence[str]) -> str:

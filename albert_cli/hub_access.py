@@ -18,7 +18,15 @@ from albert_cli.errors import CheckpointError, ConfigError
 
 _HUB_HOST = "huggingface.co"
 _SECONDS_TO_CONNECT = 5.0
-IS_OFFLINE_BY_CHOICE = "HF_HUB_OFFLINE" in os.environ  # set before `prefer_offline` could set it
+_UNREACHABLE = "ALBERT_HUB_UNREACHABLE"  # set by `prefer_offline`; worker processes inherit it
+
+
+def _is_offline() -> bool:
+    """Return True if the offline mode of `huggingface_hub` is on, by its rule."""
+    return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
+
+
+IS_OFFLINE_BY_CHOICE = _is_offline() and _UNREACHABLE not in os.environ
 
 
 def prefer_offline() -> bool:
@@ -28,7 +36,8 @@ def prefer_offline() -> bool:
     """
     if "HF_HUB_OFFLINE" not in os.environ and not _is_reachable():
         os.environ["HF_HUB_OFFLINE"] = "1"
-    return os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")  # as `huggingface_hub` reads it
+        os.environ[_UNREACHABLE] = "1"
+    return _is_offline()
 
 
 @cache
@@ -70,7 +79,7 @@ def download_hub_files(name: str, patterns: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(patterns), local_files_only=is_offline))
     except Exception as error:  # the library's errors have no common base class
-        reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
+        reason = _describe_error(error)
         if is_offline:
             reason = "unreachable, and no earlier download has this name"
         message = f"{name}: no such directory, and it could not be downloaded from the Hub ({reason})"
@@ -85,5 +94,10 @@ def list_hub_files(name: str) -> list[str]:
     try:
         return HfApi().list_repo_files(name)
     except Exception as error:  # the library's errors have no common base class
-        reason = f"{type(error).__name__}: {error}".split("\n")[0].strip()
-        raise CheckpointError(f"{name}: the Hub does not list its files ({reason})", "try it again later") from None
+        message = f"{name}: the Hub does not list its files ({_describe_error(error)})"
+        raise CheckpointError(message, "try it again later") from None
+
+
+def _describe_error(error: Exception) -> str:
+    """Return the class of an error and the first line of its message."""
+    return f"{type(error).__name__}: {error}".split("\n")[0].strip()

@@ -167,7 +167,7 @@ def _verify_manifests_below(directory: Path) -> int:
 
 
 def _describe_run_or_result(directory: Path) -> JsonObject:
-    """Return facts about a run, checkpoint, task checkpoint or evaluation, without those whose file is missing."""
+    """Return facts about a model, a run or the output of several runs, without those whose file is missing."""
     records: list[JsonObject] = []
     if (directory / journal.JOURNAL).is_file():
         records = list(journal.read_journal(directory / journal.JOURNAL))

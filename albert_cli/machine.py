@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import platform
 import shutil
@@ -61,7 +62,9 @@ def available_cores() -> int:
 
     The scheduler (`taskset`, Slurm) and the container (`docker --cpus`) may limit them.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
     return min([cores, *_core_limits()])
 
 
@@ -70,10 +73,10 @@ def _core_limits() -> Iterator[int]:
     for folder in _control_groups("cpu"):
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):  # of versions 2 and 1
             with suppress(OSError, ValueError):  # a missing file, or "max" instead of a number
-                words = [word for name in names for word in (folder / name).read_text().split()]
-                quota, period = map(int, words)
+                text = " ".join((folder / name).read_text() for name in names)
+                quota, period = map(int, text.split())
                 if quota > 0:  # version 1 has -1 for no limit
-                    yield -(-quota // period)
+                    yield math.ceil(quota / period)
 
 
 def memory_info() -> dict[str, int]:

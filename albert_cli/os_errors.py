@@ -136,7 +136,7 @@ def translate_stdout_errors() -> Iterator[None]:
 def translate_read_errors(path: Path | str) -> Iterator[None]:
     """Raise `InputError` for an error of the operating system, or of a decompressor, while the block reads a file.
 
-    Raises `CheckpointError` for a failure of the disk, after which the same command may succeed.
+    Raises `CheckpointError` for a failing disk or too many open files: the same command may succeed later.
     """
     try:
         yield
@@ -146,7 +146,7 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
         raise InputError(f"{path}: is a folder", "name a file") from error
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         translated = from_os_error(error, path)
-        if isinstance(translated, CheckpointError):  # an error of the disk, not of the input
+        if isinstance(translated, CheckpointError):  # an error of the system, not of the input
             raise translated from error
         if isinstance(error, OSError) and error.errno is not None:  # an OSError of a decompressor has no number
             message = f"{path}: cannot be read ({error.strerror or error})"

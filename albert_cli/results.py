@@ -198,7 +198,7 @@ class ScoreDifference(Record):
     """The mean difference between this model's main metric and another model's over the same seeds.
 
     `low` and `high` bound a 95 % confidence interval, which includes the choice of seeds and of dev examples. With one
-    seed, it and `standard_error` include only the choice of dev examples.
+    seed, the interval and `standard_error` include only the choice of dev examples.
     """
 
     difference: float

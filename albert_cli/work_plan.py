@@ -18,7 +18,7 @@ from typing import Final
 from albert_cli import store
 from albert_cli.array_jobs import ARRAY_FILE
 from albert_cli.errors import AlbertError, BusyError, ConfigError, Interrupted
-from albert_cli.formatting import hide_secrets
+from albert_cli.formatting import format_command
 
 PLAN_FILE: Final = ".work.json"  # the plan of an experiment is .work-NAME.json
 # Folders with a directory for the lock and the note of each unit, for units whose own directory must not exist before
@@ -61,7 +61,7 @@ def current_command() -> str:
             next(arguments, None)  # skips the option's value
         elif not word.startswith("--task="):
             words.append(word)
-    return shlex.join(map(hide_secrets, ["albert", *words]))
+    return format_command(["albert", *words])
 
 
 def command_here(command: str, working_directory: str, recorded: str, directory: Path) -> str:
@@ -92,11 +92,11 @@ def command_here(command: str, working_directory: str, recorded: str, directory:
 
 
 def _move_path(path: Path, old: Path, new: Path) -> Path | None:
-    """Return the path that a path has after `old` became `new`; None if the path did not move with it.
+    """Return the new path of `path` after `old` was moved to `new`; None if `path` did not move with it.
 
     If `old` and `new` end in the same names, a folder above `old` was moved, with everything in it.
     """
-    while old.name == new.name:
+    while old != new and old.name == new.name:
         old = old.parent
         new = new.parent
     return new / path.relative_to(old) if path.is_relative_to(old) else None

@@ -122,9 +122,10 @@ def read_status(directory: Path) -> DirectoryStatus:
     runs = {unit.name: unit for unit in _iter_runs(directory, folders)}
     titles = {name: title for plan in plans for name, title in plan.units.items()}
     planned = {name: runs.get(name) or _read_unit(directory, name) for name in titles}
-    running_parts = [unit.name for unit in runs.values() if unit.state == "running"]
+    running = [unit.name for unit in runs.values() if unit.state == "running"]
+    running_folders = {parent.as_posix() for name in running for parent in PurePosixPath(name).parents}
     for name, unit in planned.items():
-        if unit.state == "remaining" and any(_is_below(part, {name: unit}) for part in running_parts):
+        if unit.state == "remaining" and name in running_folders:  # a part of the unit is running
             planned[name] = replace(unit, state="running")
     # A stage is finished if it has a record. The stages of a finished experiment are in no plan.
     planned |= {name: WorkUnitStatus(name, "done") for name in _iter_finished_stages(directory, folders)}

@@ -43,6 +43,7 @@ from albert_cli.training.device import (
     resolve_auto,
     use_threads,
 )
+from albert_cli.training.idle_ranks import parallel_speedup
 from albert_cli.training.job import MicroBatch, split_micro_batches
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob, SampledBatch
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
@@ -294,7 +295,8 @@ class PretrainBench:
         steps = recipe.schedule.total_steps - recipe.first_step
         updates = steps * (parts["communication"] + parts["optimizer"])
         days = (computing * recipe.total_sequences / batch_size + updates) / _SECONDS_PER_DAY
-        device_days = days * batch_size / sum(sizes)  # without the time in which ranks have no micro-batch
+        # Without the time in which ranks have no micro-batch.
+        device_days = days * parallel_speedup(batch_size, self.sequences, ranks)
         flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
         return RecipeStep(
             sequences=batch_size,

@@ -154,9 +154,10 @@ def _raise_open_file_limit() -> int:
     if soft_limit == resource.RLIM_INFINITY:
         return _MAX_MAPPED_FILES
     # macOS rejects a limit above kern.maxfilesperproc, even if `hard_limit` is infinite.
-    for limit in (_MAX_MAPPED_FILES, _MAX_OPEN_FILES_MACOS):
-        if hard_limit != resource.RLIM_INFINITY:
-            limit = min(limit, hard_limit)
+    maximum = _MAX_MAPPED_FILES
+    if hard_limit != resource.RLIM_INFINITY:
+        maximum = min(maximum, hard_limit)
+    for limit in (maximum, min(maximum, _MAX_OPEN_FILES_MACOS)):
         if soft_limit < limit:
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))

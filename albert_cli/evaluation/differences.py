@@ -64,7 +64,7 @@ def compare_predictions(
 
 
 def _seed_quantile(seeds: int) -> float:
-    """Return the value below which 97.5 % of Student's t distribution are, for a mean over seeds; 0 for one seed."""
+    """Return the 97.5 % quantile of Student's t distribution for a mean over seeds; 0 for one seed."""
     if seeds < 2:
         return 0.0
     from scipy.stats import t

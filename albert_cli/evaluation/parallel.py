@@ -1,7 +1,7 @@
 """Fine-tune the seeds of several tasks in parallel: one run per GPU, or several that share the cores of a CPU.
 
-Evaluations call this module before they compute scores: it leaves a finished or diverged run in the directory of every
-seed, and `evaluate_task` then only reads these runs. The jobs of an array divide the runs among themselves.
+Evaluations call `train_in_parallel` first: it leaves a finished or diverged run in the directory of every seed. Then
+`evaluate_runs` only reads these runs. The jobs of an array divide the runs among themselves.
 """
 
 from __future__ import annotations

@@ -151,9 +151,9 @@ def _notes(results: Sequence[EvaluationResult]) -> Iterator[str]:
     if any(result.baselines for result in results):
         yield _BASELINES_NOTE
     for result in results:
-        minuend = "pretrained" if result.protocol.weights == "pretrained" else "model"
+        model = "pretrained" if result.protocol.weights == "pretrained" else "model"
         for name, difference in result.differences.items():
-            yield f"{result.title}, {minuend} minus {CONTROLS.get(name, name)}: {format_difference(difference)}"
+            yield f"{result.title}, {model} minus {CONTROLS.get(name, name)}: {format_difference(difference)}"
     yield from _control_notes(results)
     for result in results:
         if result.diverged:

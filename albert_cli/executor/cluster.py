@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from albert_cli import console, ranks
-from albert_cli.errors import ConfigError
+from albert_cli.errors import AlbertError, ConfigError
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
@@ -108,7 +108,7 @@ def make_executor() -> Executor:
 
 
 def count_threads() -> int:
-    """Return the number of threads of all present workers of the cluster; each runs an item."""
+    """Return the number of threads of the workers that are now in the cluster; each thread runs an item at a time."""
     return sum(_clients[-1].nthreads().values())
 
 
@@ -129,7 +129,12 @@ def _call_in_context(directory: Path, argv: list[str], call: Callable[..., T], *
     except OSError as error:
         message = f"{directory}: a worker on {socket.gethostname()} has no such directory ({error.strerror})"
         raise ConfigError(message, "run the command in a directory on a disk that all machines see") from None
-    return call(*arguments)
+    try:
+        return call(*arguments)
+    except AlbertError as error:
+        # Dask would also send the errors that caused it, and not every library's errors can be pickled.
+        error.__cause__ = error.__context__ = None
+        raise
 
 
 def shut_down(executor: Executor) -> None:

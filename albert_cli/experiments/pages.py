@@ -7,7 +7,6 @@ results as JSON are in `results.json`, from which `list_verdicts` reads the verd
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
 from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import StageRecord, TimedResult, read_record
-from albert_cli.formatting import hide_secrets
+from albert_cli.formatting import format_command
 from albert_cli.report import figures
 from albert_cli.report.figures import DotRow, Figure, LabeledPoint, LegendEntry, LineSeries, series_color
 from albert_cli.report.render import Cell, Table, render_html, render_markdown
@@ -379,7 +378,7 @@ def _format_command(plan: ExperimentPlan) -> str:
         "--nproc": request.nproc if plan.speeds else None,  # measured speeds determine steps, which change results
     }
     options += [(option, str(value)) for option, value in single_values.items() if value is not None]
-    return shlex.join(map(hide_secrets, [*words, *itertools.chain.from_iterable(options)]))
+    return format_command([*words, *itertools.chain.from_iterable(options)])
 
 
 def _tabulate_stages(plan: ExperimentPlan) -> Table:

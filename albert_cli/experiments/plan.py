@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClaim, ScaleName
-from albert_cli.formatting import hide_secrets
+from albert_cli.formatting import format_command
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 StageKind = Literal[
@@ -110,7 +109,7 @@ class Stage:
         """The command as typed in a shell, without the secrets of URLs."""
         module = MODULES.get(self.kind)
         program = ["python", "-m", f"albert_cli.experiments.{module}"] if module else ["albert"]
-        return shlex.join(map(hide_secrets, [*program, *self.argv]))
+        return format_command([*program, *self.argv])
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from typing import IO
 
 from albert_cli import array_jobs, console, executor, machine, store
 from albert_cli.array_jobs import ArrayJob, retry_while_locked
-from albert_cli.errors import AlbertError, BusyError, DivergedError, Interrupted, LockedError, ReportedError
+from albert_cli.errors import AlbertError, BusyError, DivergedError, InputError, Interrupted, LockedError, ReportedError
 from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
 from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK, RECALL_TASK
@@ -54,14 +54,14 @@ class FinishedCommand:
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:
-    """Return an experiment's plan with its costs, and the reason for each source on the Hub that cannot be read.
+    """Return an experiment's plan with its costs, and the reason for each source that cannot be read.
 
     Warn about these sources, too.
     """
     plan = make_plan(recipe.load_experiment(name), request)
     unreadable = _find_unreadable_text(plan)
     for error in unreadable.values():
-        console.warn(f"{error.message}; the run would stop there. {_suggest_other_text(plan)}")
+        console.warn(f"{error.message}; the run would stop there. {error.hint}")
     _print_unused_tasks(plan)
     return describe_plan(plan), {hide_secrets(source): error.message for source, error in unreadable.items()}
 
@@ -269,7 +269,7 @@ def _check_before_run(plan: ExperimentPlan) -> None:
     """Warn about the limits of a run; raise an `AlbertError` if a text that it needs cannot be read."""
     unreadable = list(_find_unreadable_text(plan).values())
     if unreadable:
-        raise type(unreadable[0])(unreadable[0].message, _suggest_other_text(plan))
+        raise unreadable[0]
     _warn_about_limits(plan)
 
 
@@ -287,7 +287,9 @@ def _find_unreadable_text(plan: ExperimentPlan) -> dict[str, AlbertError]:
             continue
         try:
             check_readable(source)
-        except AlbertError as error:
+        except InputError as error:
+            unreadable[source] = InputError(error.message, _suggest_other_text(plan))
+        except AlbertError as error:  # a failed network or disk, which has another remedy
             unreadable[source] = error
     return unreadable
 

@@ -34,8 +34,8 @@ def pretraining_cost(recipe: PretrainRecipe, finished_steps: int = 0) -> Cost:
 def fine_tuning_cost(recipe: FinetuneRecipe, model: ModelConfig, scale: ExperimentScale) -> Cost | None:
     """Return the cost of a task's fine-tuning runs, and of the intermediate task's run if the recipe has one.
 
-    It is an upper bound: inputs have the full length, and the files of the intermediate task exist. Return None if a
-    number of steps is unknown because it depends on the data.
+    It is an upper bound, because it assumes that inputs have the full length, and that the files of the intermediate
+    task exist. Returns None if a number of steps is unknown because it depends on the data.
     """
     cost = _cost_of_runs(recipe, model, scale.task_runs)
     if cost is None or recipe.intermediate_task == NO_INTERMEDIATE_TASK:

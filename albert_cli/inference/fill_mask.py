@@ -83,11 +83,11 @@ def fill_masks(
 
 def encode_masked(text: str, vocabulary: Vocabulary) -> Int32:
     """Return the ids of `[CLS] text [SEP]`, int32 [T]; raise `InputError` without a mask."""
-    # A mask replaces a word and the space before it, as in pretraining. So that space is no token.
     *texts_before_masks, last_text = text.split(MASK)
-    parts = [*(part.rstrip() for part in texts_before_masks), last_text]
     if not texts_before_masks:
         raise InputError(f"no {MASK} in {text!r}", f"write {MASK} in place of a word")
+    # A mask replaces a word and the space before it, as in pretraining, so this space does not become a token.
+    parts = [*(part.rstrip() for part in texts_before_masks), last_text]
     ids = [vocabulary.cls_id, *vocabulary.encode(parts[0])]
     for part in parts[1:]:
         ids.append(vocabulary.mask_id)

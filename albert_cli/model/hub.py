@@ -372,8 +372,9 @@ def write_vocabulary(vocabulary: Vocabulary, directory: Path, max_length: int) -
     """
     vocabulary.copy_to(directory, max_length)
     path = directory / "config.json"
-    has_padding = vocabulary.pad_id != vocabulary.sep_id
-    store.write_json(path, {**store.read_json(path), "pad_token_id": vocabulary.pad_id if has_padding else None})
+    has_padding = vocabulary.pad_id != vocabulary.sep_id  # without a padding token, `pad_id` is [SEP]'s id
+    pad_token_id = vocabulary.pad_id if has_padding else None
+    store.write_json(path, {**store.read_json(path), "pad_token_id": pad_token_id})
 
 
 def write_tensors(tensors: Mapping[str, Tensor], config: ModelConfig, directory: Path, architecture: str) -> None:

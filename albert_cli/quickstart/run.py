@@ -7,7 +7,6 @@ A `QuickstartPlan` comes in; the values of the summary go out and are written to
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -18,7 +17,7 @@ from typing import Final, cast
 from albert_cli import console, machine, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
-from albert_cli.formatting import hide_secrets
+from albert_cli.formatting import format_command, hide_secrets
 from albert_cli.inference.fill_mask import MASK, encode_masked
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
@@ -54,7 +53,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
     def run(*arguments: object) -> JsonObject:
         """Print and run a command; return the output of its `--json`."""
         name, *words = [str(argument) for argument in arguments]
-        console.info(f"$ albert {shlex.join(map(hide_secrets, [name, *words]))}")
+        console.info(f"$ {format_command(['albert', name, *words])}")
         return invoke([name, "--json", *words])  # not at the end, because words after "--" are no options
 
     started = time.monotonic()
@@ -160,7 +159,7 @@ def _evaluate(run: _Run, out: Path, plan: QuickstartPlan, count: int, device: st
 
 
 def _total_seconds(out: Path, started: float, *, is_resumed: bool) -> float | None:
-    """Return the seconds of the call that ran all steps; None if several calls did, of which some were interrupted.
+    """Return the seconds of the call that ran all steps; None if more than one call was necessary.
 
     A repeated call of a finished quickstart takes no time, so the result has the seconds of the first call.
     """

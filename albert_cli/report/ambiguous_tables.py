@@ -24,10 +24,10 @@ _EXAMPLE_KEYS: Final = ("id", "label", "answers", "title", "text", "text_pair", 
 
 
 def make_titles_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-    """Add a directory to the title of every table that has a title with other labels or dev examples, too.
+    """Add a directory to the titles of tables that have equal titles, but different labels or dev examples.
 
-    The directory is the one that contains all results on the table. If it contains other tables' results, too, it is
-    the directory of the table's first result. Tasks of the registry keep their titles.
+    The directory is the one that contains all results on the table. If this directory also contains results on another
+    of these tables, the directory of the table's first result is used instead. Tasks of the registry keep their titles.
     """
     by_identity: dict[tuple[str, ...], list[Evaluation]] = defaultdict(list)
     for evaluation in evaluations:

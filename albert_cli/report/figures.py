@@ -185,7 +185,7 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
 
     The dot of a collapsed run is a ring. A baseline is a diamond.
     """
-    labels = shorten_labels([row.label for row in rows])
+    labels = _shorten_labels([row.label for row in rows])
 
     def draw(axes: Axes) -> None:
         for height, row in enumerate(reversed(rows)):
@@ -216,12 +216,12 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
 
 def draw_points(points: Sequence[LabeledPoint]) -> str:
     """Draw scores over parameters, in millions on a logarithmic axis."""
+    sorted_points = sorted(points, key=lambda point: point.x)
+    labels = _shorten_labels([point.label for point in sorted_points])
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-        sorted_points = sorted(points, key=lambda point: point.x)
-        labels = shorten_labels([point.label for point in sorted_points])
         for index, (point, label) in enumerate(zip(sorted_points, labels, strict=True)):
             axes.plot([point.x], [point.y], "o", markersize=7, color=point.color)
             # Labels are above and below their points in turn, so that labels of neighbors do not overlap.
@@ -235,7 +235,7 @@ def draw_points(points: Sequence[LabeledPoint]) -> str:
         axes.set_xlabel("parameters")
         _use_plain_ticks(axes.yaxis)
 
-    return _draw_image(draw)
+    return _draw_image(draw, (5.4 + _extra_width(labels), 3.1))
 
 
 def draw_trends(trends: Sequence[TrendSeries]) -> str:
@@ -244,7 +244,7 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
     A model has a solid line through the medians of its seeds, and a dot for each seed. Baselines have dotted and dashed
     lines in turn, and no dots. The legend lists each series with its median at its largest number of examples.
     """
-    labels = shorten_labels([trend.label for trend in trends])
+    labels = _shorten_labels([trend.label for trend in trends])
 
     def draw(axes: Axes) -> None:
         from matplotlib.ticker import NullLocator
@@ -302,7 +302,7 @@ def _average_neighbors(points: Sequence[tuple[float, float]]) -> tuple[np.ndarra
     return xs, ys
 
 
-def shorten_labels(labels: Sequence[str]) -> list[str]:
+def _shorten_labels(labels: Sequence[str]) -> list[str]:
     """Return labels of one figure with at most `_MAX_LABEL_LENGTH` characters, long ones without their middle.
 
     Names of models differ at the beginning, or at the end, where a report adds a directory. If two different labels

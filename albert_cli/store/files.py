@@ -19,7 +19,8 @@ def fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # some file systems cannot sync a directory
+    except OSError as error:
+        # Some file systems cannot sync a directory. On macOS, EOPNOTSUPP and ENOTSUP are different numbers.
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP):
             raise
     finally:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _LOCK = ".lock"
 _TIMEOUT_SECONDS = 0.2  # `is_locked` in another process may hold the lock for an instant
-# The errors of file systems that have no locks, and of file systems that cannot rename directories.
+# The errors of file systems that have no locks, and of file systems that cannot rename directories. On macOS,
+# EOPNOTSUPP and ENOTSUP are different numbers.
 _LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)
 _RENAME_UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV, errno.EPERM, errno.EINVAL)
 

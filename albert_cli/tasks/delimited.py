@@ -93,8 +93,8 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, is_si
                     console.info(f"{origin}: the columns are separated by {delimiter!r}")
 
     def reject_long_row(number: int) -> None:
-        message = f"{origin}:{number}: a row longer than {_MAX_ROW_BYTES / 2**20:g} MiB"
-        raise InputError(message, "close or double the quote")
+        message = f"{origin}:{number}: the row is longer than {_MAX_ROW_BYTES / 2**20:g} MiB"
+        raise InputError(message, "if a quote in it is open, close or double the quote; otherwise shorten the row")
 
     if dialect.quoting:
         rows = iter_csv_rows(lines, lambda number: f"{origin}:{number}", delimiter, _MAX_ROW_BYTES, reject_long_row)

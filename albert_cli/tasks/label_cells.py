@@ -196,7 +196,7 @@ def _reject_json(cell: LabelCell) -> None:
     """Raise `InputError` for a label that begins like a JSON list or object and is one."""
     try:
         value = json.loads(cell.text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # ValueError also for an integer of more than 4,300 digits
         return
     kind = "a list" if isinstance(value, list) else "an object"
     raise InputError(f"{cell.where}: the label is {kind}: {cell.text}", "write one class as a text")

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-METRICS: Final = ("accuracy", "f1", "macro_f1", "mcc", "pearson", "spearman")  # the names for `scores`
+METRICS: Final = ("accuracy", "f1", "macro_f1", "mcc", "pearson", "spearman")  # all metrics that `scores` can compute
 Array = NDArray[Any]
 
 

@@ -115,9 +115,8 @@ def _parse_list(cell: str) -> list[str] | None:
             # The type is compared, because True and False are instances of int.
             if isinstance(values, list) and all(type(value) in (str, int) for value in values):
                 return [str(value) for value in values]
-        # ValueError also comes from `str` and `json.loads` for an integer of more than 4,300 digits.
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            pass
+            pass  # `str` and `json.loads` raise ValueError for an integer of more than 4,300 digits
     return None
 
 

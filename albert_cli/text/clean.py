@@ -98,7 +98,7 @@ def replace_surrogates(text: str) -> str:
 def clean(text: str, cleaning: Cleaning) -> str:
     """Return the cleaned text, with single spaces and none at its ends; cleaning the result again changes nothing.
 
-    Only with `transformers_rules` it may: the compatibility form of ｀｀ is ``.
+    The exception is ｀｀ with `transformers_rules`: it becomes ``, which a second cleaning replaces by ".
     """
     text = " ".join(text.split())
     if cleaning.transformers_rules:

@@ -1,7 +1,7 @@
 """Stream the documents of any sources: files in every format, stdin, data sets on the Hub, installed documentation.
 
-Memory holds only one line and one document of a few megabytes, but a whole file of JSON that is not JSON
-lines. Parts of sources can be read separately, so that several processes can share the work.
+Memory holds only one line and one document of a few megabytes; JSON that is not JSON lines is read as a whole. Parts of
+sources can be read separately, so that several processes can share the work.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain, islice
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -102,11 +101,10 @@ def _read_stdin(part: SourcePart, settings: ReadSettings, counter: ReadCounter) 
 
 
 def _read_text(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
-    lines = text_lines(part, settings, counter)
-    first_lines = list(islice(lines, 1))  # not the first line with text: memory would hold all blank lines before it
-    if part.start == 0 and first_lines:
-        _warn_of_wikiextractor(first_lines[0][1], part, settings)
-    return iter_text_documents(chain(first_lines, lines), settings)
+    first_line, lines = peek_first_text_line(text_lines(part, settings, counter))
+    if part.start == 0:
+        _warn_of_wikiextractor(first_line, part, settings)
+    return iter_text_documents(lines, settings)
 
 
 def _warn_of_wikiextractor(first_line: str, part: SourcePart, settings: ReadSettings) -> None:

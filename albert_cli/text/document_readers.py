@@ -82,14 +82,14 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
         return
     article: list[str] | None = None  # the lines of the current article, None between two articles
     article_line = 0  # the number of the article's first line
-    article_bytes = 0  # with its line ends
+    article_bytes = -1  # with the line ends between its lines, of which there is one less than lines
     for number, line in lines:
         if _DOC_START.match(line):
             if article is not None:
                 raise _unclosed_article(part, article_line)
             article = []
             article_line = number
-            article_bytes = 0
+            article_bytes = -1
             line = _DOC_START.sub("", line)
         if article is None:
             if line.strip():

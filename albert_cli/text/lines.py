@@ -77,10 +77,12 @@ def collect_text(lines: NumberedLines, part: SourcePart, settings: ReadSettings)
     """
     limit = _memory_limit(part, settings)
     text = io.StringIO()  # takes one byte for a blank line; a list takes eight
+    n_bytes = 0
     line_number = 1
     for number, line in lines:
         line_feeds = number - line_number
-        if text.tell() + line_feeds + len(line) > limit:
+        n_bytes += line_feeds + utf8_size(line)
+        if n_bytes > limit:
             raise _expansion_error(part, limit)
         text.write("\n" * line_feeds + line)
         line_number = number

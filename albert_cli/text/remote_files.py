@@ -17,6 +17,7 @@ from functools import cache
 from http import HTTPStatus
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
+from albert_cli import hub_access
 from albert_cli.errors import AlbertError, InputError, NetworkError
 from albert_cli.formatting import first_line, hide_secrets
 
@@ -99,7 +100,7 @@ def translate_remote_errors(url: str) -> Iterator[None]:
         # `fsspec` also raises this error if a web server does not answer or refuses access; the cause has the reason.
         cause = error.__cause__
         is_missing = isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in _MISSING_STATUSES
-        if url.startswith("http") and cause is not None and not is_missing:
+        if url.startswith(_WEB) and cause is not None and not is_missing:
             raise _unreadable_error(name, cause) from error
         raise InputError(f"{name}: no such file", "check the URL") from error
     except ImportError as error:
@@ -109,15 +110,17 @@ def translate_remote_errors(url: str) -> Iterator[None]:
 
 
 def _unreadable_error(name: str, cause: BaseException) -> AlbertError:
-    if is_network_failure(cause):
-        return NetworkError(f"{name}: cannot be read now ({describe_cause(cause)})")
+    is_offline_by_choice = name.startswith("hf://") and hub_access.IS_OFFLINE_BY_CHOICE
+    if is_network_failure(cause) and not is_offline_by_choice:
+        hint = "check the host in the URL and the network, and run the same command again"
+        return NetworkError(f"{name}: cannot be read now ({describe_cause(cause)})", hint)
     hint = "check the URL, the network and the credentials"
     return InputError(f"{name}: cannot be read ({describe_cause(cause)})", hint)
 
 
 def describe_cause(error: BaseException) -> str:
     """Return the beginning of an error's message, without secrets, for another message."""
-    if isinstance(error, TimeoutError):  # has no message
+    if isinstance(error, TimeoutError):  # may have no message
         return "did not answer in time"
     return hide_secrets(first_line(error))[:200]
 
@@ -126,6 +129,8 @@ def is_network_failure(error: BaseException) -> bool:
     """Return True if an error, or one of its causes, is a failure after which the same request may succeed."""
     causes = list(_iter_causes(error))
     class_names = {base.__name__ for cause in causes for base in type(cause).__mro__}
+    if "SSLCertVerificationError" in class_names:  # a kind of `ConnectionError` in some libraries, but it is permanent
+        return False
     if not _RETRY_CLASSES.isdisjoint(class_names):
         return True
     statuses = [status for cause in causes if (status := _http_status(cause)) is not None]
@@ -214,18 +219,19 @@ def supports_ranges(url: str) -> bool:
     if not url.startswith(_WEB):
         return True
 
-    async def request_first_byte() -> bool:
-        session = await system.set_session()
-        headers = {**system.kwargs.get("headers", {}), "Range": "bytes=0-0"}
-        options = {**system.kwargs, "headers": headers}
-        async with session.get(system.encode_url(path), **options) as response:
-            response.raise_for_status()
-            return bool(response.status == HTTPStatus.PARTIAL_CONTENT)
-
     with translate_remote_errors(url):
         from fsspec.asyn import sync
 
         system, path = _open_file_system(url)
+
+        async def request_first_byte() -> bool:
+            session = await system.set_session()
+            headers = {**system.kwargs.get("headers", {}), "Range": "bytes=0-0"}
+            options = {**system.kwargs, "headers": headers}
+            async with session.get(system.encode_url(path), **options) as response:
+                response.raise_for_status()
+                return bool(response.status == HTTPStatus.PARTIAL_CONTENT)
+
         return bool(sync(system.loop, request_first_byte))
 
 

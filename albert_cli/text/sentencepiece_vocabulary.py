@@ -33,8 +33,9 @@ _MAX_SCORE_ERROR = 1e-3  # nats: SentencePiece adds scores in single precision, 
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece unigram model with its cleaning.
 
-    proto: the parsed model (a `ModelProto`), without `cleaning.transformers_rules` with lowered scores of digit-comma
-    pieces (see `unigram.penalize_digit_comma`); first_ordinary_id: the lowest id of a piece that is text.
+    proto: the parsed model (a `ModelProto`), in which `unigram.penalize_digit_comma` has lowered the scores of pieces
+    with a digit and a comma, unless the cleaning has `transformers_rules`; first_ordinary_id: the lowest id of a piece
+    that is text.
     """
 
     cleaning: Cleaning  # never None, unlike in the base class

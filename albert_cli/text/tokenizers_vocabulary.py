@@ -201,7 +201,10 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
 
 
 def _parse_tokenizer(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json`; raise `CheckpointError` if it contains no tokenizer, or an id far above their number."""
+    """Read a `tokenizer.json`.
+
+    Raises `CheckpointError` if it contains no tokenizer, or an id far above the number of its tokens.
+    """
     from tokenizers import Tokenizer
 
     content = store.read_bytes(path)

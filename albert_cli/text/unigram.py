@@ -63,7 +63,7 @@ def read_model(model: bytes) -> Any:
 def penalize_digit_comma(proto: Any) -> None:
     """Lower the scores of pieces such as "▁2011," in place, so that no segmentation contains one.
 
-    ALBERT's tokenizer never emits such a piece: its code splits off the comma and encodes the rest again. Lower
+    ALBERT's released code never emits such a piece: it splits off the comma and encodes the rest again. Lower
     scores give the same result in one pass, both in SentencePiece and in Hugging Face's `tokenizers`.
     """
     for p in proto.pieces:

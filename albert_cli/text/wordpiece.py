@@ -28,6 +28,8 @@ _ADDED_TOKENS_FILE: Final = "added_tokens.json"
 _CLASSES: Final = (
     *("BertTokenizer", "AlbertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", "MobileBertTokenizer"),
     *("ConvBertTokenizer", "SqueezeBertTokenizer", "LayoutLMTokenizer", "SplinterTokenizer", "FunnelTokenizer"),
+    *("LxmertTokenizer", "RetriBertTokenizer", "DPRReaderTokenizer"),
+    *("DPRQuestionEncoderTokenizer", "DPRContextEncoderTokenizer"),
     *("PreTrainedTokenizer", "PythonBackend", "TokenizersBackend"),
 )
 
@@ -93,7 +95,7 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def _require_wordpiece(path: Path, config: dict[str, Any]) -> None:
-    """Raise `CheckpointError` if the `vocab.txt` belongs to a tokenizer that splits texts in another way than BERT's.
+    """Raise `CheckpointError` if the `vocab.txt` belongs to a tokenizer that splits texts differently from BERT's.
 
     config: the content of `tokenizer_config.json`. Without `tokenizer_class`, the class is that in `config.json`.
     """
@@ -101,12 +103,13 @@ def _require_wordpiece(path: Path, config: dict[str, Any]) -> None:
     model_config = path.parent / "config.json"
     if name is None and store.exists_or_is_listed(model_config):
         name = store.read_json(model_config).get("tokenizer_class")
-    reasons = [key for key in ("word_tokenizer_type", "auto_map") if config.get(key)]
+    reasons: list[str] = []
     if name is not None and str(name).removesuffix("Fast") not in _CLASSES:
-        reasons.insert(0, str(name))
+        reasons.append(str(name))
+    reasons += [key for key in ("word_tokenizer_type", "auto_map") if config.get(key)]
     if reasons:
         raise CheckpointError(
-            f"{path}: its tokenizer ({reasons[0]}) splits texts in another way than BERT's",
+            f"{path}: its tokenizer ({reasons[0]}) splits texts differently from BERT's",
             "save a tokenizer.json with a fast tokenizer of transformers, or use another model",
         )
 

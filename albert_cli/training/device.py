@@ -63,7 +63,8 @@ def choose_device(name: str) -> torch.device:
     # In the order in which "auto" prefers them.
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        name = next(kind for kind in available if available[kind] and (kind != "mps" or world_size() == 1))
+        usable = available | {"mps": available["mps"] and world_size() == 1}
+        name = next(kind for kind in usable if usable[kind])
     if name not in available:
         raise ConfigError(f"--device {name}: unknown device", "choose auto, cpu, cuda or mps")
     if not available[name]:

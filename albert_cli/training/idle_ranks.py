@@ -16,7 +16,7 @@ from albert_cli.training.job import split_micro_batches
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 
-def count_parallel_ranks(batch_size: int, micro_batch_size: int, ranks: int) -> float:
+def parallel_speedup(batch_size: int, micro_batch_size: int, ranks: int) -> float:
     """Return how many times faster than one rank this number of ranks computes a batch.
 
     It is the batch size divided by the number of sequences of rank 0, because no other rank has more.
@@ -30,7 +30,7 @@ def warn_idle_ranks(recipe: PretrainRecipe, ranks: int) -> None:
     micro_batches = _count_micro_batches(recipe)
     if micro_batches >= ranks:
         return
-    remedy = f"{micro_batches} are as fast"
+    remedy = f"use --nproc {micro_batches}, which is as fast"
     smaller = math.ceil(recipe.train.batch_size / ranks)
     if smaller < recipe.sequences_per_micro_batch:
         remedy = (

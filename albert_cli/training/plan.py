@@ -26,7 +26,7 @@ from albert_cli.ranks import RankGroup
 from albert_cli.training import capacity
 from albert_cli.training.capacity import MemoryEstimate
 from albert_cli.training.device import use_threads
-from albert_cli.training.idle_ranks import count_parallel_ranks
+from albert_cli.training.idle_ranks import parallel_speedup
 from albert_cli.training.loop import evaluate_job, measure_step_seconds
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -369,7 +369,7 @@ def estimate_duration(
     train = recipe.train
     length = recipe.data.max_seq_length
     micro_batch = recipe.sequences_per_micro_batch
-    parallel_ranks = count_parallel_ranks(train.batch_size, micro_batch, group.world_size)
+    speedup = parallel_speedup(train.batch_size, micro_batch, group.world_size)
     with use_threads(train.threads):
         peak = machine.matmul_peak(train.precision, device)
         flops_per_sequence = length * costs.training_flops(recipe.model, length)
@@ -378,12 +378,12 @@ def estimate_duration(
         while sequences and free is not None and estimate_run_memory(recipe, device, sequences).total > free:
             sequences //= 2
         if sequences == 0:
-            rate = peak * parallel_ranks
+            rate = peak * speedup
             seconds = flops_per_sequence * recipe.total_sequences / rate
             return DurationEstimate(seconds, 0, micro_batch, rate)
         batch_size = sequences * group.world_size  # one micro-batch per rank
         measured = _without_batch_warmup(recipe)
         measured = replace(measured, train=replace(train, batch_size=batch_size, micro_batch_size=sequences))
         step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=0.5)
-    seconds = step_seconds * recipe.total_sequences / (sequences * parallel_ranks)
+    seconds = step_seconds * recipe.total_sequences / (sequences * speedup)
     return DurationEstimate(round(seconds, 1), sequences, micro_batch)

@@ -104,8 +104,9 @@ class TaskModelSettings:
 
     For pairs of texts and small encoders, `overlap_heads` attention heads of each block are initialized to attend to
     the same word in the other text, so that [CLS] receives the fraction of shared words. `overlap_context_heads` more
-    heads tell each token how many tokens around it are shared, for tasks on tokens such as SQuAD. Heads that the
-    intermediate task's run has trained are not initialized again. Nor are any with `head = "checkpoint"`.
+    heads tell each token how many tokens around it are shared, for tasks on tokens such as SQuAD. A model of the
+    intermediate task keeps its heads, also if it was trained without overlap heads. So does a checkpoint with
+    `head = "checkpoint"`.
 
     For texts longer than the checkpoint has positions, set `max_position_embeddings`; `positions` says how the new ones
     are derived from the old. Long texts may also need another `attention`, with its window, block and global tokens.

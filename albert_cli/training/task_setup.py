@@ -90,7 +90,7 @@ class PreparedTask:
 
     @property
     def has_trained_overlap_heads(self) -> bool:
-        """True if an earlier fine-tuning run has already trained the encoder's overlap heads.
+        """True if an earlier fine-tuning run has already trained the encoder's overlap heads, if it has any.
 
         The earlier run is that of the intermediate task, or the run whose head this run continues with. A new head for
         the checkpoint's task (`--retrain`) starts the recipe again, with new overlap heads.

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
@@ -23,13 +22,12 @@ from albert_cli.report.build import build_report
 from albert_cli.results import ControlResult, EvaluationResult, read_result
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask
 from tests.helpers.command import albert
 from tests.helpers.markdown import find_table
 from tests.helpers.results import evaluation_result, without_times
-from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, prepare
+from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, diverge_random_mnli, evaluate, prepare
 
 ONCE = (*QUICK, "train.eval_every=0")
 CONTROLS = ("init", "random")
@@ -230,14 +228,7 @@ def test_control_whose_mnli_model_diverges_is_reported(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    original = FinetuneJob.loss_sums
-
-    def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
-        is_diverging = self.prepared.task.name == "mnli" and self.settings.model.weights == "random"
-        factor = float("nan") if is_diverging else 1.0
-        return {name: value * factor for name, value in original(self, data).items()}
-
-    monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
+    diverge_random_mnli(monkeypatch)
     out = tmp_path / "out"
     call = (task, str(run), str(copy_tasks(inference, tmp_path / "data", "MNLI", "RTE")), out, 1, ONCE, "cpu")
     result = evaluate(*call, controlled=["random", "init"])

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from torch import Tensor
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
 from albert_cli.evaluation.search import parse_grid
-from albert_cli.training.finetune import FinetuneJob
 from tests.helpers.command import albert
-from tests.helpers.task_runs import QUICK
+from tests.helpers.task_runs import QUICK, diverge_random_mnli
 
 
 def test_parse_grid_last_list_changes_fastest() -> None:
@@ -125,14 +122,7 @@ def test_search_trains_intermediate_per_initial_encoder(encoder: Path, inference
 def test_search_continues_after_a_diverged_intermediate_run(
     encoder: Path, inference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = FinetuneJob.loss_sums
-
-    def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
-        is_diverging = self.prepared.task.name == "mnli" and self.settings.model.weights == "random"
-        factor = float("nan") if is_diverging else 1.0
-        return {name: value * factor for name, value in original(self, data).items()}
-
-    monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
+    diverge_random_mnli(monkeypatch)
     out = tmp_path / "out"
     call = ["search", "rte", "model.weights=random,pretrained", "--checkpoint", encoder, "--data", inference]
     call += ["--device", "cpu", "--runs", 2, "--out", out, *(word for override in QUICK for word in ("-s", override))]

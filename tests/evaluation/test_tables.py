@@ -40,14 +40,14 @@ def test_notes_of_a_suite_have_the_other_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("weights", "minuend", "seed"),
+    ("weights", "model", "seed"),
     [("pretrained", "pretrained", "pretrained seed"), ("random", "model", "seed of the model")],
 )
-def test_notes_name_the_weights_of_the_model(weights: str, minuend: str, seed: str) -> None:
+def test_notes_name_the_weights_of_the_model(weights: str, model: str, seed: str) -> None:
     difference = ScoreDifference(difference=0.1, standard_error=0.01, low=0.05, high=0.15, seeds=3)
     controls = {"init": ControlResult(every_seed_above=True), "random": ControlResult(every_seed_above=False)}
     result = evaluation_result(weights=weights, differences={"classical": difference}, controls=controls)
     printed = printed_words(result)
-    assert f"RTE, {minuend} minus classical: +10.0" in printed
+    assert f"RTE, {model} minus classical: +10.0" in printed
     assert f"Every {seed} is above every seed of the same init on RTE." in printed
     assert f"On RTE not every {seed} is above every seed of the random weights." in printed

@@ -17,7 +17,7 @@ from albert_cli import store
 from albert_cli.data import build
 from albert_cli.data.build_report import BuildReport
 from albert_cli.data.records import BuildSettings
-from albert_cli.errors import AlbertError, ConfigError, Interrupted
+from albert_cli.errors import AlbertError, ConfigError, Interrupted, NetworkError
 from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items, use_cluster
 from albert_cli.work_plan import current_command
 
@@ -68,6 +68,11 @@ def wait_for_sigterm(folder: Path) -> int:
     return 0
 
 
+def raise_from_error_with_lock(number: int) -> int:
+    """Raise an error whose cause cannot be pickled."""
+    raise NetworkError(f"item {number} cannot be read") from ValueError(threading.Lock())
+
+
 def answer(value: int) -> int:
     return value
 
@@ -100,6 +105,11 @@ def test_map_on_a_cluster_fills_all_threads() -> None:
         next(results)
         assert len(taken) == 80, "two items for each thread"
         results.close()
+
+
+def test_map_on_a_cluster_raises_the_error_of_an_item(cluster: Any) -> None:
+    with use_cluster(cluster.scheduler_address), pytest.raises(NetworkError, match="item 7 cannot be read"):
+        list(map_unordered(raise_from_error_with_lock, [(7,)], 1, "remedy"))
 
 
 def test_items_on_a_cluster_know_the_command(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from torch import Tensor
+
 from albert_cli import store
 from albert_cli.evaluation import single, suite, tables
 from albert_cli.model.config import ModelConfig
@@ -16,6 +19,7 @@ from albert_cli.results import EvaluationResult, RunResult, read_result
 from albert_cli.tasks.registry import find_task
 from albert_cli.training import finetune as finetuning
 from albert_cli.training import task_model, task_setup
+from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_recipe import PAPER_RECIPES
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
@@ -131,3 +135,15 @@ def as_text(result: Mapping[str, Any]) -> str:
         path = Path(folder) / "results.json"
         store.write_json(path, result)
         return tables.format_result(read_result(path))
+
+
+def diverge_random_mnli(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every fine-tuning run on MNLI from random weights diverge in its first step."""
+    original = FinetuneJob.loss_sums
+
+    def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
+        is_diverging = self.prepared.task.name == "mnli" and self.settings.model.weights == "random"
+        factor = float("nan") if is_diverging else 1.0
+        return {name: value * factor for name, value in original(self, data).items()}
+
+    monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)

@@ -104,6 +104,7 @@ def run_server(settings: WebServer) -> Iterator[WebServer]:
         yield settings
     finally:
         server.shutdown()
+        server.socket.close()
 
 
 @contextmanager

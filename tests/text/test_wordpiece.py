@@ -48,7 +48,7 @@ def test_vocab_txt_null_options_are_the_defaults(tmp_path: Path) -> None:
 def test_vocab_txt_of_another_tokenizer_is_rejected(name: str, values: dict[str, object], tmp_path: Path) -> None:
     write_pieces(tmp_path)
     (tmp_path / name).write_text(json.dumps(values))
-    with pytest.raises(CheckpointError, match="splits texts in another way") as raised:
+    with pytest.raises(CheckpointError, match="splits texts differently") as raised:
         Vocabulary.load(tmp_path)
     assert "tokenizer.json" in str(raised.value.hint)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from albert_cli.training.idle_ranks import count_parallel_ranks, print_idle_gpus, warn_idle_ranks
+from albert_cli.training.idle_ranks import parallel_speedup, print_idle_gpus, warn_idle_ranks
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
@@ -18,10 +18,10 @@ def recipe_with(batch_size: int, micro_batch_size: int, batch: BatchSettings = B
     return PretrainRecipe(train=train, batch=batch)
 
 
-def test_count_parallel_ranks_is_limited_by_the_first_rank() -> None:
-    assert count_parallel_ranks(32, 32, 2) == count_parallel_ranks(32, 8, 1) == 1
-    assert count_parallel_ranks(32, 16, 2) == 2
-    assert count_parallel_ranks(32, 8, 3) == 2  # the first rank has two of four micro-batches
+def test_parallel_speedup_is_limited_by_the_first_rank() -> None:
+    assert parallel_speedup(32, 32, 2) == parallel_speedup(32, 8, 1) == 1
+    assert parallel_speedup(32, 16, 2) == 2
+    assert parallel_speedup(32, 8, 3) == 2  # the first rank has two of four micro-batches
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,8 @@ def test_count_parallel_ranks_is_limited_by_the_first_rank() -> None:
     [
         (recipe_with(32, 32), 2, "1 of 2 processes: use -s train.micro_batch_size=16, which changes dropout"),
         (recipe_with(32, 1, BY_TOKENS), 2, "1 of 2 processes: use -s batch.micro_tokens=8192,"),
-        (recipe_with(4, 1), 8, "4 of 8 processes: 4 are as fast"),
-        (recipe_with(9, 3), 4, "3 of 4 processes: 3 are as fast"),
+        (recipe_with(4, 1), 8, "4 of 8 processes: use --nproc 4, which is as fast"),
+        (recipe_with(9, 3), 4, "3 of 4 processes: use --nproc 3, which is as fast"),
     ],
 )
 def test_warn_idle_ranks_prints_the_remedy(
