@@ -127,7 +127,10 @@ def _add_classical_difference(
 def _note_encoder_only(prepared: PreparedTask) -> None:
     """Print a note if the checkpoint is a fine-tuned one, of which training uses only the encoder."""
     checkpoint = prepared.checkpoint
+    settings = prepared.recipe.model
     if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model, not from `checkpoint`
+        return
+    if settings.weights == "random" or settings.head == "checkpoint":  # training uses no weights, or the head as well
         return
     task = prepared.task
     # The head for multiple choice scores an option, so its output has no class.

@@ -63,10 +63,13 @@ def test_eval_note_names_classes_of_another_program(
     assert "is a classifier of another program (0, 1); CoLA is trained" in capfd.readouterr().err
 
 
-def test_eval_random_weights_trains_a_task_checkpoint(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
+def test_eval_random_weights_trains_a_task_checkpoint(
+    tuned: Tuned, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     overrides = (*QUICK, "model.weights=random")
     result = evaluate("cola", str(tuned("cola")), str(glue), tmp_path / "out", 1, overrides, "cpu")
     assert (result["kind"], result["protocol"]["weights"]) == ("eval", "random")
+    assert "its encoder" not in capfd.readouterr().err
 
 
 def test_eval_foreign_classifier_keeps_its_label_order(tuned: Tuned, glue: Path, tmp_path: Path) -> None:
@@ -299,6 +302,19 @@ def test_eval_squad_encodes_like_fine_tuning(encoder: Path, questions: Path, tmp
     assert evaluate(*call, (), "cpu") == result
     other = evaluate(*call[:3], tmp_path / "other", 1, ("span.holdout=0.34",), "cpu")
     assert other["examples"] == {"dev": 3}
+
+
+def test_eval_with_the_head_has_no_note_on_the_encoder(
+    encoder: Path, questions: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    overrides = (*QUICK, "data.max_seq_length=20", "span.max_query_length=8", "span.doc_stride=3", "span.head=linear")
+    finetune(prepare("squad1", str(encoder), str(questions), overrides, "cpu"), tmp_path / "model", 0)
+    call = ("squad2", str(tmp_path / "model"), str(questions))
+    result = evaluate(*call, tmp_path / "continued", 1, (*overrides, "model.head=checkpoint"), "cpu")
+    assert result["protocol"]["intermediate_task"] == "squad1"
+    assert "its encoder" not in capfd.readouterr().err
+    evaluate(*call, tmp_path / "new", 1, (*overrides, "model.head=new"), "cpu")
+    assert "SQuAD 2.0 is trained from its encoder" in capfd.readouterr().err
 
 
 def test_summarize_runs_computes_the_standard_error() -> None:
