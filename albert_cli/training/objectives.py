@@ -180,7 +180,10 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         return MicroBatch(number, data, counts, len(batch.ids), flops)
 
     def loss_sums(self, data: SampledBatch) -> dict[str, Tensor]:
-        """Return the sum of each loss over its items, and for each accuracy the number of correct predictions."""
+        """Return the sum of each loss over its items, and for each accuracy the number of correct predictions.
+
+        In evaluation mode the distillation loss is left out.
+        """
         logits = self.model(data.tokens)
         sum_losses = _compiled_sum_losses() if self.settings.train.compile == "on" else _sum_losses
         order_logits = logits.sentence_order
@@ -188,7 +191,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
             # Compiled code would give the unused head gradients of zeros, with which LAMB shrinks its weights.
             order_logits = order_logits.detach()
         sums = sum_losses(logits.masked, order_logits, data.masked_labels, data.order_labels)
-        if self.teacher:
+        if self.teacher and self.model.training:  # no evaluation reads the loss, and a teacher's forward pass is slow
             sums["distill_loss"] = self.teacher.loss(logits.masked, data.tokens)
         return sums
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -12,9 +13,12 @@ from albert_cli import journal, store
 from albert_cli.errors import ConfigError
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
+from albert_cli.ranks import RankGroup
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.distill import DistillSettings, Teacher
+from albert_cli.training.loop import evaluate_job
 from albert_cli.training.pretrain import pretrain
+from tests.helpers.jobs import MakeJob, gradients
 from tests.helpers.runs import LAST, checkpoint_hashes, create_checkpoint
 from tests.helpers.shapes import TINY, random_batch
 
@@ -35,6 +39,18 @@ def test_teacher_loss_is_the_kl_divergence(temperature: float) -> None:
     distillation.loss(student_logits, tokens).backward()
     assert all(p.grad is None for p in teacher.parameters())
     assert any(p.grad is not None for p in student.parameters())
+
+
+def test_evaluate_does_not_run_the_teacher(make_job: MakeJob) -> None:
+    job = make_job()
+    teacher = MaskedLanguageModel(job.model.config).eval()
+    taught = dataclasses.replace(job, teacher=Teacher(teacher, DistillSettings("it")))
+    calls: list[object] = []
+    teacher.register_forward_hook(lambda *_: calls.append(None))
+    assert evaluate_job(taught, RankGroup()) == evaluate_job(job, RankGroup())
+    assert not calls
+    losses, _ = gradients(taught)
+    assert calls and losses["distill_loss"] > 0
 
 
 def test_distill_with_groups_resumes_to_same_bytes(
