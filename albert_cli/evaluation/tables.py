@@ -277,12 +277,15 @@ def _seeds_pair(result: TrainedResult) -> tuple[str, str]:
 
 
 def _initial_weights(result: TrainedResult) -> str:
+    """Return the weights that training started from; after an intermediate task, also those that this task had."""
     protocol = result.protocol
     name = protocol.intermediate_task
-    if name is not None:
-        title = TASKS[name].title if name in TASKS else name
-        return f"a model fine-tuned on {title}"
-    return _INITIAL_WEIGHTS.get(protocol.weights, "the pretrained checkpoint")
+    if name is None:
+        return _INITIAL_WEIGHTS.get(protocol.weights, "the pretrained checkpoint")
+    text = f"a model fine-tuned on {TASKS[name].title if name in TASKS else name}"
+    if protocol.weights in _INITIAL_WEIGHTS:
+        text += f" (its initial weights: {_INITIAL_WEIGHTS[protocol.weights]})"
+    return text
 
 
 # ---------------------------------------------------------------- searches, ensembles, verdicts

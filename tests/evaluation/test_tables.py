@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from albert_cli.evaluation.tables import format_protocol
 from albert_cli.results import ControlResult, ScoreDifference
 from tests.helpers.results import evaluation_result, scored_result
 from tests.helpers.task_runs import as_text
@@ -51,3 +52,13 @@ def test_notes_name_the_weights_of_the_model(weights: str, model: str, seed: str
     assert f"RTE, {model} minus classical: +10.0" in printed
     assert f"Every {seed} is above every seed of the same init on RTE." in printed
     assert f"On RTE not every {seed} is above every seed of the random weights." in printed
+
+
+def test_protocol_has_the_weights_before_the_intermediate_task() -> None:
+    for weights, words in (("random", "random"), ("init", "step 0")):
+        assert words in format_protocol(evaluation_result(weights=weights))
+        protocol = format_protocol(evaluation_result(weights=weights, intermediate_task="mnli"))
+        assert "fine-tuned on MNLI" in protocol and words in protocol
+    assert "initial weights a model fine-tuned on MNLI, " in format_protocol(
+        evaluation_result(intermediate_task="mnli")
+    )
