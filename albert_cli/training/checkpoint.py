@@ -102,7 +102,7 @@ def find_newest_valid(out: Path) -> Path | None:
             console.warn(f"{error.message}; renamed to {damaged.name}")
             directory.rename(damaged)
     if steps:
-        console.warn(f"{out}: no checkpoint is intact, so training starts from step 0")
+        console.warn(f"{out}: no checkpoint is intact, so the run restarts")
     return None
 
 

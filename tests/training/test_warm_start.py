@@ -398,6 +398,21 @@ def test_continued_run_records_changes_and_resumes(
     assert recorded(run)["changes"] == changes
 
 
+def test_continued_run_damaged_restarts_from_its_parent(
+    half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    call = (str(recipe), tiny_data, run, [f"warm_start.continues={half}"])
+    pretrain(*call, device="cpu")
+    for step in run.glob("step-*"):
+        (step / WEIGHTS_FILE).write_bytes(b"")
+    capfd.readouterr()
+    pretrain(*call, device="cpu")
+    assert checkpoint_hashes(run) == checkpoint_hashes(finished)
+    printed = capfd.readouterr().err
+    assert "from step 15" in printed and "from step 0" not in printed
+
+
 def test_continued_run_records_other_data(half: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     other_data = Path(shutil.copytree(tiny_data, tmp_path / "other"))
     values = store.read_json(other_data / "data.json")
