@@ -7,7 +7,6 @@ tags or spans of the file become a BIO tag for each word.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import JsonObject, parse_json_object
 from albert_cli.text.sources import JSON_LINES_ENDINGS
-from albert_cli.text.words import is_unspaced, tagging_pattern
+from albert_cli.text.words import is_unspaced, need_blank, tagging_pattern
 
 _JSON_SUFFIXES = (*JSON_LINES_ENDINGS, ".json")  # JSON lines
 _FILE_NAMES = {
@@ -91,15 +90,10 @@ def join_tokens(tokens: Sequence[str], *, has_blanks: bool) -> tuple[str, list[i
     text = ""
     positions = []
     for token in tokens:
-        is_joined = has_blanks or is_character_text or not text or (_is_unspaced(text[-1]) and _is_unspaced(token[0]))
+        is_joined = has_blanks or is_character_text or not text or not need_blank(text[-1], token[0])
         text += token if is_joined else f" {token}"
         positions.append(len(text) - len(token))
     return text, positions
-
-
-def _is_unspaced(character: str) -> bool:
-    """Return True for a character of a script without spaces, and for a fullwidth one, such as the comma U+FF0C."""
-    return is_unspaced(character) or unicodedata.east_asian_width(character) == "F"
 
 
 @dataclass(frozen=True)
