@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
+from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -117,13 +118,14 @@ def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: s
 
 
 def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
-    """Print a warning that lists classes which differ only in case, blanks, hyphens or underscores."""
+    """Print a warning that lists classes with the same `comparable_name`."""
     spellings_by_name: dict[str, list[str]] = {}
     for label in classes:
         spellings_by_name.setdefault(comparable_name(label), []).append(label)
     for spellings in spellings_by_name.values():
         if len(spellings) > 1:
-            labels = " and ".join(map(repr, spellings))
+            look_alike = len({normalize("NFC", label) for label in spellings}) < len(spellings)
+            labels = " and ".join(map(ascii if look_alike else repr, spellings))
             console.warn(f"{origin}: the labels {labels} are different classes; correct them if they mean the same")
 
 
