@@ -27,7 +27,11 @@ _NEVER_INFERRED = frozenset(
 )
 _SOMETIMES_INFERRED = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
 # A percentage, an amount of money, or a number with thousands separators and a decimal sign.
-_NUMBER_WITH_UNIT = re.compile(r"[+-]?[$€£]?\s?(?:\d+|\d{1,3}(?:[.,'\u2019 \u00a0]\d{3})+)(?:[.,]\d+)?\s?[%$€£]?")
+_UNITS = r"$¢-¥؋৳฿៛\u20a0-\u20cf﷼￠￡￥￦円元원%٪％"  # \u20a0-\u20cf are Unicode's currency symbols, such as € and ₹
+_SEPARATORS = r".,'\u2019 \u00a0\u2009\u202f٬"
+_NUMBER_WITH_UNIT = re.compile(
+    rf"[+-]?[{_UNITS}]?\s?(?:\d+|\d{{1,3}}(?:[{_SEPARATORS}]\d{{3}})+)(?:[.,٫]\d+)?\s?[{_UNITS}]?"
+)
 # A warning is printed if there are more classes than this number, and more than half as many classes as labels.
 _MAX_USUAL_CLASSES = 20
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")

@@ -136,7 +136,10 @@ def test_is_number_and_is_missing_cases() -> None:
 
 @pytest.mark.parametrize(
     "labels",
-    [["1.200,50", "3.100,75"], ["1,200.50", "990", "10"], ["$5", "$7.50"], ["50%", "7%", "12"], ["1 200,5", "3,5"]],
+    [
+        *(["1.200,50", "3.100,75"], ["1,200.50", "990", "10"], ["$5", "$7.50"], ["50%", "7%", "12"], ["1 200,5", "3,5"]),
+        *(["₹1,200", "₹950"], ["¥980", "1200円"], ["1\u202f200", "950"], ["٣٫٥", "٤٫٠"], ["٢٬٠٠٠", "50 ٪"], ["₽5", "₩7"]),
+    ],
 )
 def test_infer_classes_numbers_with_units_are_rejected(tmp_path: Path, labels: list[str]) -> None:
     with pytest.raises(InputError, match="is a number with") as raised:
