@@ -37,7 +37,7 @@ _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
 _LISTED_FILES = 8  # names of existing files in an error
 _SHAPE = 'write {"tokens": […], "tags": […]}, or {"text": "…", "entities": [{"start": 0, "end": 5, "label": "PER"}]}'
-_OFFSETS = "count characters from 0, an emoji as one (not two UTF-16 units); the end is the character after the last one"
+_OFFSETS = "count characters from 0, an emoji as one (not two UTF-16 units); the end is the character after the last"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,7 @@ _UNKNOWN_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")  # unknown to `sente
 _AFTER_STOP = "|".join(f"(?<=[{_KHMER_AND_TIBETAN_STOPS}]{_CLOSING * count})" for count in range(3))
 # The position after the last of several stops and up to two closing marks, with the white space that follows, but not
 # at the end of the text, nor in Khmer's "etc.", which has a stop before and after the letter ល.
-_AFTER_STOPS = re.compile(
-    rf"(?:{_AFTER_STOP})(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|{_CLOSING}|\s*$|ល។)(?<!។ល។)\s*"
-)
+_AFTER_STOPS = re.compile(rf"(?:{_AFTER_STOP})(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|{_CLOSING}|\s*$|ល។)(?<!។ល។)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
 # The position after marks and spaces, but not after a mark between two digits, as in "29,073"
 _CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])(?!(?<=\d[{_CLAUSE_MARKS}])\d)")

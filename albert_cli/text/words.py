@@ -110,7 +110,7 @@ def need_blank(left: str, right: str) -> bool:
 
     It does unless both belong to a script without spaces or are fullwidth, such as the comma U+FF0C.
     """
-    return not all(is_unspaced(character) or unicodedata.east_asian_width(character) == "F" for character in (left, right))
+    return not all(is_unspaced(side) or unicodedata.east_asian_width(side) == "F" for side in (left, right))
 
 
 @dataclass(frozen=True)
