@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ TABLE_SUFFIXES: Final = (".csv", ".tsv", ".parquet")
 PREDICTION_SUFFIXES: Final = (".jsonl", *TABLE_SUFFIXES)
 # A spreadsheet runs a cell that begins with one of these (OWASP, "CSV Injection").
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
+_SIGNED_NUMBER: Final = re.compile(r"[+-][\d.,]+(?:[eE][+-]?\d+)?")
 
 
 def check_output_format(out: Path | None) -> None:
@@ -139,15 +141,10 @@ def _flatten_row(row: Row, origin: str) -> dict[str, object]:
 def escape_formula(value: object) -> object:
     """Return a cell's value, with a leading apostrophe if a spreadsheet would run it as a formula.
 
-    A number such as -1.5 begins like a formula, but is none and stays unchanged.
+    A number such as -1.5 or -1.234,5 begins like a formula, but is none and stays unchanged.
     """
-    if not isinstance(value, str) or not value.startswith(_FORMULA_STARTS):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA_STARTS) and not _SIGNED_NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value
 
 
 class _DelimitedWriter:

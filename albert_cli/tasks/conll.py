@@ -20,7 +20,7 @@ from albert_cli.tasks.data_files import read_lines
 from albert_cli.tasks.entities import check_tag, is_tag
 
 CONLL_SUFFIXES = (".conll", ".txt", ".bio", ".iob", ".tsv")
-_LANGUAGE_PREFIX = re.compile(r"[a-z]{2,3}:")  # WikiANN's `en:Paris`
+_LANGUAGE_PREFIX = re.compile(r"(?:[a-z]{2,3}(?:-[a-z]{1,9})*|simple):")  # WikiANN's `en:Paris` and `zh-yue:香`
 _UNCOUNTED = re.compile(r"\d+[-.]\d+")  # CoNLL-U's numbers of multiword tokens (3-4) and empty nodes (3.1)
 _COMMENT = re.compile(r"##?[ \t]")
 _LOOK_AHEAD = 100  # lines of a file that decide whether it has columns

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
+from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -26,7 +27,11 @@ _NEVER_INFERRED = frozenset(
 )
 _SOMETIMES_INFERRED = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
 # A percentage, an amount of money, or a number with thousands separators and a decimal sign.
-_NUMBER_WITH_UNIT = re.compile(r"[+-]?[$€£]?\s?(?:\d+|\d{1,3}(?:[.,'\u2019 \u00a0]\d{3})+)(?:[.,]\d+)?\s?[%$€£]?")
+_UNITS = r"$¢-¥؋৳฿៛\u20a0-\u20cf﷼￠￡￥￦円元원%٪％"  # \u20a0-\u20cf are Unicode's currency symbols, such as € and ₹
+_SEPARATORS = r".,'\u2019 \u00a0\u2009\u202f٬"
+_NUMBER_WITH_UNIT = re.compile(
+    rf"[+-]?[{_UNITS}]?\s?(?:\d+|\d{{1,3}}(?:[{_SEPARATORS}]\d{{3}})+)(?:[.,٫]\d+)?\s?[{_UNITS}]?"
+)
 # A warning is printed if there are more classes than this number, and more than half as many classes as labels.
 _MAX_USUAL_CLASSES = 20
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -117,13 +122,14 @@ def infer_classes(cells: Sequence[LabelCell], settings: TableSettings, origin: s
 
 
 def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
-    """Print a warning that lists classes which differ only in case, blanks, hyphens or underscores."""
+    """Print a warning that lists classes with the same `comparable_name`."""
     spellings_by_name: dict[str, list[str]] = {}
     for label in classes:
         spellings_by_name.setdefault(comparable_name(label), []).append(label)
     for spellings in spellings_by_name.values():
         if len(spellings) > 1:
-            labels = " and ".join(map(repr, spellings))
+            look_alike = len({normalize("NFC", label) for label in spellings}) < len(spellings)
+            labels = " and ".join(map(ascii if look_alike else repr, spellings))
             console.warn(f"{origin}: the labels {labels} are different classes; correct them if they mean the same")
 
 

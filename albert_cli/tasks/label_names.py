@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from unicodedata import normalize
+
+# Zero-width spaces and direction marks, which spreadsheets and web pages leave in cells. The joiners U+200C and U+200D
+# are letters of some spellings.
+_INVISIBLE = re.compile("[\u061c\u200b\u200e\u200f\ufeff]")
 
 
 def comparable_name(label: str) -> str:
-    """Return a class name in lower case without blanks, hyphens and underscores, to compare spellings.
+    """Return a class name in lower case and NFC, without blanks, hyphens and underscores, to compare spellings.
 
-    `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores is
-    returned unchanged. Of a number only zeros and a plus sign that do not change its value are removed: 1.0, 01 and +1
-    become 1, but -1 is another class.
+    `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores
+    remains. Of a number only zeros and a plus sign that do not change its value are removed: 1.0, 01 and +1 become 1,
+    but -1 is another class. Invisible marks are removed from every name.
     """
+    label = _INVISIBLE.sub("", label)
     if number := re.fullmatch(r"(-?)\+?0*([0-9]+)(?:\.([0-9]*?)0*)?", label):
         sign, whole, fraction = number.groups()
         return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
-    return re.sub(r"[\s_-]+", "", label.casefold()) or label
+    return re.sub(r"[\s_-]+", "", normalize("NFC", label.casefold())) or label
 
 
 def find_label(text: str, labels: Sequence[str]) -> int | None:

@@ -7,7 +7,6 @@ tags or spans of the file become a BIO tag for each word.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import JsonObject, parse_json_object
 from albert_cli.text.sources import JSON_LINES_ENDINGS
-from albert_cli.text.words import is_unspaced, tagging_pattern
+from albert_cli.text.words import is_unspaced, need_blank, tagging_pattern
 
 _JSON_SUFFIXES = (*JSON_LINES_ENDINGS, ".json")  # JSON lines
 _FILE_NAMES = {
@@ -38,6 +37,7 @@ _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
 _LISTED_FILES = 8  # names of existing files in an error
 _SHAPE = 'write {"tokens": […], "tags": […]}, or {"text": "…", "entities": [{"start": 0, "end": 5, "label": "PER"}]}'
+_OFFSETS = "count characters from 0, an emoji as one (not two UTF-16 units); the end is the character after the last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,10 @@ def join_tokens(tokens: Sequence[str], *, has_blanks: bool) -> tuple[str, list[i
     text = ""
     positions = []
     for token in tokens:
-        is_joined = has_blanks or is_character_text or not text or (_is_unspaced(text[-1]) and _is_unspaced(token[0]))
+        is_joined = has_blanks or is_character_text or not text or not need_blank(text[-1], token[0])
         text += token if is_joined else f" {token}"
         positions.append(len(text) - len(token))
     return text, positions
-
-
-def _is_unspaced(character: str) -> bool:
-    """Return True for a character of a script without spaces, and for a fullwidth one, such as the comma U+FF0C."""
-    return is_unspaced(character) or unicodedata.east_asian_width(character) == "F"
 
 
 @dataclass(frozen=True)
@@ -211,7 +206,7 @@ def describe_file(path: Path, *, labeled: bool = True) -> list[str]:
         if _is_rejected(values):
             rejected += 1
         elif labeled and isinstance(text, str) and not _has_tokens(values):
-            entities = _parse_spans(first_of(values, _SPAN_KEYS), len(text), f"{path}:{number}")
+            entities = _parse_spans(first_of(values, _SPAN_KEYS), text, f"{path}:{number}")
             cutting += count_entities_cutting_words(entities, split_words(text))
     notes = []
     if rejected:
@@ -287,7 +282,7 @@ def parse_token_object(values: JsonObject, default_id: str, where: str, *, label
         raise InputError(f"{where}: neither tokens nor text", _SHAPE)
     if not labeled:
         return TokenExample(text, split_words(text), None, name)
-    entities = _parse_spans(first_of(values, _SPAN_KEYS), len(text), where)
+    entities = _parse_spans(first_of(values, _SPAN_KEYS), text, where)
     words = split_words(text)
     return TokenExample(text, words, entities_to_tags(entities, words, where), name)
 
@@ -298,11 +293,12 @@ def _has_tokens(values: JsonObject) -> bool:
     return tokens is not None and (_is_text_list(tokens) or not isinstance(values.get("text"), str))
 
 
-def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
+def _parse_spans(spans: object, text: str, where: str) -> list[Entity]:
     """Parse spans as objects with `start`, `end` and `label` (`type`), or as lists [start, end, label].
 
     An object may also have doccano's `start_offset` and `end_offset`, or Label Studio's `labels` with one label.
-    Raises `InputError` for anything else, for an empty label, and for a span beyond the text's `length` characters.
+    Raises `InputError` for anything else, for an empty label, for a span beyond the text, and for a span whose key
+    `text` has other letters than the span.
     """
     if not isinstance(spans, list):
         raise InputError(f"{where}: no list of entities", _SHAPE)
@@ -321,11 +317,24 @@ def _parse_spans(spans: object, length: int, where: str) -> list[Entity]:
                 raise InputError(f"{where}: the entity {span!r} has no start, end and label", _SHAPE)
         if not entity.type.strip():
             raise InputError(f"{where}: the entity {span!r} has an empty label", 'write its type, such as "PER"')
-        if not 0 <= entity.start < entity.end <= length:
-            message = f"{where}: the entity {span!r} is not within the text's {length} characters"
-            raise InputError(message, "count characters from 0; the end is the character after the last one")
+        if not 0 <= entity.start < entity.end <= len(text):
+            raise InputError(f"{where}: the entity {span!r} is not within the text's {len(text)} characters", _OFFSETS)
+        characters = text[entity.start : entity.end]
+        if isinstance(span, dict) and not _are_same_words(span.get("text"), characters):
+            position = f"characters {entity.start} to {entity.end} are {characters!r}"
+            raise InputError(f"{where}: the entity's text is {span['text']!r}, but {position}", _OFFSETS)
         entities.append(entity)
     return entities
+
+
+def _are_same_words(span_text: object, characters: str) -> bool:
+    """Return True if a span's text has the same letters and digits as its characters, or is no text.
+
+    Label Studio writes a line end in a span's text as a backslash and the letter n.
+    """
+    if not isinstance(span_text, str):
+        return True
+    return re.sub(r"\\n|\W", "", span_text) == re.sub(r"\\n|\W", "", characters)
 
 
 def _is_text_list(value: object) -> TypeGuard[list[str]]:

@@ -36,7 +36,7 @@ def suggest_conversion(sample: bytes) -> str:
 
     sample: the first line that is not UTF-8, and the lines after it. The first 64 KiB are used.
     """
-    sample = sample[:SAMPLE_BYTES]
+    sample = _limit(sample)
     if b"\0" in sample:  # only UTF-16 and UTF-32 have NUL bytes in texts, and most such texts are recognized before
         return f"it contains NUL bytes, so it is not a text file (or it is UTF-16: {_command('UTF-16LE')})"
     encodings: list[str] = []
@@ -52,6 +52,18 @@ def suggest_conversion(sample: bytes) -> str:
     word = _find_distinctive_word(sample, encodings)
     readings = ", ".join(f"{encoding} ({word.decode(encoding, 'replace')})" for encoding in encodings)
     return f"its bytes fit {readings}; convert it from the encoding whose word is right: {_command(encodings[0])}"
+
+
+def _limit(sample: bytes) -> bytes:
+    """Return the first 64 KiB of a sample, up to the end of a character in every encoding of this module.
+
+    A character that is cut makes a sample invalid. Bytes below 0x30, such as line feeds and blanks, are never a part of
+    a longer character. If none is in the second half, the result may end in a character.
+    """
+    if len(sample) <= SAMPLE_BYTES:
+        return sample
+    end = 1 + max(sample.rfind(byte, 0, SAMPLE_BYTES) for byte in range(0x30))
+    return sample[: end if end > SAMPLE_BYTES // 2 else SAMPLE_BYTES]
 
 
 def _find_distinctive_word(sample: bytes, encodings: Sequence[str]) -> bytes:

@@ -1,4 +1,4 @@
-"""Warn about a `--language` that is no ISO 639 code, because `sentencex` applies the rules of English to it."""
+"""Warn about a `--language` that `sentencex` does not know by this code, because it applies the rules of English."""
 
 from __future__ import annotations
 
@@ -18,6 +18,20 @@ _ISO_639_1: Final = (
 _CODES: Final = frozenset(_ISO_639_1.split())
 # Codes of countries that are mistaken for codes of languages. `kr` is the code of Kanuri, too, which has no rules.
 _COUNTRIES: Final = {"cn": "zh", "cz": "cs", "dk": "da", "gr": "el", "jp": "ja", "kr": "ko", "ua": "uk"}
+# ISO 639 codes of three letters, as in the names of files of NLLB, FLORES and Tatoeba. If a language also has a code of
+# two letters, `sentencex` knows it at most by that one. English needs no warning.
+_LONG_CODES: Final = {
+    "afr": "af", "alb": "sq", "amh": "am", "ara": "ar", "arm": "hy", "baq": "eu", "bel": "be", "ben": "bn", "bod": "bo",
+    "bul": "bg", "bur": "my", "cat": "ca", "ces": "cs", "chi": "zh", "cmn": "zh", "cym": "cy", "cze": "cs", "dan": "da",
+    "deu": "de", "dut": "nl", "ekk": "et", "ell": "el", "est": "et", "eus": "eu", "fas": "fa", "fin": "fi", "fra": "fr",
+    "fre": "fr", "geo": "ka", "ger": "de", "glg": "gl", "gre": "el", "guj": "gu", "heb": "he", "hin": "hi", "hrv": "hr",
+    "hun": "hu", "hye": "hy", "ice": "is", "ind": "id", "isl": "is", "ita": "it", "jpn": "ja", "kan": "kn", "kat": "ka",
+    "kaz": "kk", "khm": "km", "kor": "ko", "lao": "lo", "lav": "lv", "lit": "lt", "lvs": "lv", "mac": "mk", "mal": "ml",
+    "mar": "mr", "may": "ms", "mkd": "mk", "msa": "ms", "mya": "my", "nld": "nl", "nno": "nn", "nob": "nb", "nor": "no",
+    "pan": "pa", "per": "fa", "pes": "fa", "pol": "pl", "por": "pt", "ron": "ro", "rum": "ro", "rus": "ru", "slk": "sk",
+    "slo": "sk", "slv": "sl", "spa": "es", "sqi": "sq", "srp": "sr", "swe": "sv", "tam": "ta", "tel": "te", "tha": "th",
+    "tib": "bo", "tur": "tr", "ukr": "uk", "urd": "ur", "vie": "vi", "wel": "cy", "zho": "zh", "zsm": "ms",
+}  # fmt: skip
 _NAMES: Final = {
     "amharic": "am", "arabic": "ar", "bengali": "bn", "bulgarian": "bg", "burmese": "my", "catalan": "ca",
     "chinese": "zh", "czech": "cs", "danish": "da", "dutch": "nl", "english": "en", "finnish": "fi", "french": "fr",
@@ -30,24 +44,28 @@ _NAMES: Final = {
 
 
 def warn_about_language(language: str) -> None:
-    """Print a warning with the nearest codes if a language is no ISO 639 code.
+    """Print a warning with the nearest codes if `sentencex` does not know a language by this code.
 
-    Three small letters pass, because there are thousands of such codes.
+    Most codes of three small letters pass, because there are thousands of them.
     """
-    is_code = language in _CODES or re.fullmatch("[a-z]{3}", language)
-    if is_code and language not in _COUNTRIES:
+    if language in _COUNTRIES:
+        problem = "is the code of a country"
+    elif language in _LONG_CODES:
+        problem = "is a code of three letters"
+    elif language in _CODES or re.fullmatch("[a-z]{3}", language):
         return
+    else:
+        problem = "is no ISO 639 code"
     codes = nearest_codes(language)
     remedy = f"use {' or '.join(codes)}" if codes else "use a code such as de"
-    problem = "is the code of a country" if language in _COUNTRIES else "is no ISO 639 code"
     console.warn(f"--language {language} {problem}, so the rules of English may split the sentences; {remedy}")
 
 
 def nearest_codes(language: str) -> list[str]:
-    """Return the codes of languages that a wrong `--language` may mean: `ko` for `kr`, `Korean` and `ko-KR`."""
+    """Return the codes of languages that a wrong `--language` may mean: `ko` for `kr`, `kor`, `Korean` and `ko-KR`."""
     first_part = re.split("[-_]", language.strip().lower())[0]
-    if first_part in _COUNTRIES:
-        return [_COUNTRIES[first_part]]
+    if code := (_COUNTRIES | _LONG_CODES).get(first_part):
+        return [code]
     if first_part in _CODES:
         return [first_part]
     if names := difflib.get_close_matches(first_part, _NAMES, n=1, cutoff=0.8):  # Serbian resembles Persian by 0.71

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 from albert_cli.text.lines import NumberedLines
 from albert_cli.text.read_settings import DocumentRule, ReadSettings
+from albert_cli.text.words import need_blank
 
 MAX_DOCUMENT_CHARACTERS = 1 << 22  # a longer document is split into several, which bounds the memory
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -43,7 +44,13 @@ def join_texts(texts: Sequence[str], settings: ReadSettings) -> str:
 
 def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
     """Yield each paragraph as one line; a paragraph that is too long for a document becomes several."""
-    return (" ".join(paragraph) for paragraph in _group_lines(map(str.strip, lines), "blank-line"))
+    return map(_join_lines, _group_lines(map(str.strip, lines), "blank-line"))
+
+
+def _join_lines(lines: Sequence[str]) -> str:
+    """Join lines by blanks, but not in scripts without spaces between words; no line is empty."""
+    further = [f" {right}" if need_blank(left[-1], right[0]) else right for left, right in pairwise(lines)]
+    return "".join([lines[0], *further])
 
 
 def _group_lines(lines: Iterable[str], rule: DocumentRule) -> Iterator[list[str]]:

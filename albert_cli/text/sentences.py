@@ -2,7 +2,7 @@
 
 `sentencex` does not know the stops of Khmer and Tibetan, and Thai and Lao have none. So its results are split further:
 
-1. after the stops of Khmer and Tibetan;
+1. after the stops of Khmer and Tibetan, and the closing quotes and brackets that follow them;
 2. if a sentence is longer than people write (see `_LengthLimits`), after commas and other clause marks, else at spaces,
    else between characters. In Thai, Lao, Khmer, Tibetan and Burmese, a space is a clause mark.
 """
@@ -15,12 +15,15 @@ from functools import cache
 from typing import NamedTuple
 from unicodedata import category
 
+_CLOSING = "[\"'”’»)\\]]"
 # A stop, any closing quotes or brackets, and white space, which may be missing after a full-width stop.
-_SENTENCE_END = re.compile(r"(?<=[.!?…。！？।])[\"'”’»)\]]*(?:\s+|(?<=[。！？]))")
+_SENTENCE_END = re.compile(rf"(?<=[.!?…。！？।]){_CLOSING}*(?:\s+|(?<=[。！？]))")
 _KHMER_AND_TIBETAN_STOPS = "\u17d4\u17d5\u17da\u0f0d\u0f0e\u0f0f\u0f10\u0f11\u0f14"
 _UNKNOWN_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")  # unknown to `sentencex`
-# The position after the last of several stops, with the white space that follows, but not at the end of the text.
-_AFTER_STOPS = re.compile(rf"(?<=[{_KHMER_AND_TIBETAN_STOPS}])(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|\s*$)\s*")
+_AFTER_STOP = "|".join(f"(?<=[{_KHMER_AND_TIBETAN_STOPS}]{_CLOSING * count})" for count in range(3))
+# The position after the last of several stops and up to two closing marks, with the white space that follows, but not
+# at the end of the text, nor in Khmer's "etc.", which has a stop before and after the letter ល.
+_AFTER_STOPS = re.compile(rf"(?:{_AFTER_STOP})(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|{_CLOSING}|\s*$|ល។)(?<!។ល។)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
 # The position after marks and spaces, but not after a mark between two digits, as in "29,073"
 _CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])(?!(?<=\d[{_CLAUSE_MARKS}])\d)")

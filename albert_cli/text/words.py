@@ -105,6 +105,14 @@ def is_unspaced(character: str) -> bool:
     return code <= last
 
 
+def need_blank(left: str, right: str) -> bool:
+    """Return True if a blank separates two characters where tokens or lines are joined.
+
+    It does unless both belong to a script without spaces or are fullwidth, such as the comma U+FF0C.
+    """
+    return not all(is_unspaced(side) or unicodedata.east_asian_width(side) == "F" for side in (left, right))
+
+
 @dataclass(frozen=True)
 class WordBoundaries:
     """Three flags for each token of a vocabulary, which decide where words begin: bool [V] each.

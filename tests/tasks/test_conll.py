@@ -116,6 +116,12 @@ def test_read_token_file_prefix_of_wikiann_is_left_out(tmp_path: Path) -> None:
     assert read_token_file(tmp_path / "a.txt")[0].text == "en:Peter lives"
 
 
+@pytest.mark.parametrize("code", ["zh-yue", "zh-min-nan", "zh-classical", "be-x-old", "simple"])
+def test_read_token_file_prefix_may_be_a_longer_code(tmp_path: Path, code: str) -> None:
+    (tmp_path / "a.txt").write_text(f"{code}:香\tB-LOC\n{code}:港\tI-LOC\n\n{code}:係\tO\n")
+    assert [example.text for example in read_token_file(tmp_path / "a.txt")] == ["香港", "係"]
+
+
 @pytest.mark.parametrize(
     ("text", "is_conll"),
     [

@@ -136,7 +136,19 @@ def test_is_number_and_is_missing_cases() -> None:
 
 @pytest.mark.parametrize(
     "labels",
-    [["1.200,50", "3.100,75"], ["1,200.50", "990", "10"], ["$5", "$7.50"], ["50%", "7%", "12"], ["1 200,5", "3,5"]],
+    [
+        ["1.200,50", "3.100,75"],
+        ["1,200.50", "990", "10"],
+        ["$5", "$7.50"],
+        ["50%", "7%", "12"],
+        ["1 200,5", "3,5"],
+        ["₹1,200", "₹950"],
+        ["¥980", "1200円"],
+        ["1\u202f200", "950"],
+        ["٣٫٥", "٤٫٠"],
+        ["٢٬٠٠٠", "50 ٪"],
+        ["₽5", "₩7"],
+    ],
 )
 def test_infer_classes_numbers_with_units_are_rejected(tmp_path: Path, labels: list[str]) -> None:
     with pytest.raises(InputError, match="is a number with") as raised:
@@ -150,6 +162,8 @@ def test_infer_classes_warns_of_spellings_and_many_classes(tmp_path: Path, capfd
     printed = capfd.readouterr().err
     assert "the labels 'Good' and 'good' are different classes" in printed
     assert "the labels 'not good' and 'not-good' are different classes" in printed
+    open_labels(tmp_path, ["n\u00e9gatif", "ne\u0301gatif", "positif"])
+    assert r"'ne\u0301gatif' and 'n\xe9gatif' are different classes" in " ".join(capfd.readouterr().err.split())
     open_labels(tmp_path, [f"text number {n}" for n in range(30)])
     assert "30 labels are 30 different classes" in capfd.readouterr().err
     open_labels(tmp_path, [f"class {n % 10}" for n in range(30)])

@@ -25,6 +25,10 @@ def test_match_labels_tells_signs_apart() -> None:
         ("us", ("US", "us"), 1),
         ("Us", ("US", "us"), None),
         ("maybe", ("no", "yes"), None),
+        ("ne\u0301gatif", ("n\u00e9gatif", "positif"), 0),  # NFD, as in names of folders on macOS
+        ("سلبي\u200f", ("سلبي", "x"), 0),
+        ("\ufeff1", ("0", "1.0"), 1),
+        ("می\u200cم", ("میم", "x"), None),  # the joiner is a part of the spelling
     ],
 )
 def test_find_label_accepts_one_class_in_another_spelling(

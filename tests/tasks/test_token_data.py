@@ -9,6 +9,7 @@ import pytest
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.token_data import (
+    TokenExample,
     describe_file,
     example_from_tokens,
     find_token_files,
@@ -57,6 +58,19 @@ def test_parse_token_object_prefers_the_text_to_token_objects() -> None:
 def test_read_token_file_reads_exported_spans(tmp_path: Path, spans: dict[str, object]) -> None:
     (example,) = read_token_file(write(tmp_path / "a.jsonl", {"text": TEXT, **spans}))
     assert example.tags == ("B-PER", "O", "O", "O")
+
+
+def test_read_token_file_offsets_must_fit_the_spans_text(tmp_path: Path) -> None:
+    text = "😀😀😀 Ada\nLi met Bo."
+
+    def read(start: int, end: int) -> list[TokenExample]:
+        span = {"start": start, "end": end, "text": "Ada\\nLi", "labels": ["PER"]}  # Label Studio escapes the line end
+        return read_token_file(write(tmp_path / "a.jsonl", {"text": text, "label": [span]}))
+
+    assert read(4, 10)[0].tags == ("O", "O", "O", "B-PER", "I-PER", "O", "O", "O")
+    with pytest.raises(InputError, match="characters 7 to 13 are") as raised:
+        read(7, 13)  # in UTF-16 units
+    assert "UTF-16" in str(raised.value.hint)
 
 
 def test_read_token_file_tags_that_are_numbers_are_explained(tmp_path: Path) -> None:

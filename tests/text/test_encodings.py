@@ -56,6 +56,16 @@ def test_suggest_conversion_names_the_right_encoding(language: str, encoding: st
         assert all(subprocess.run([*command[:2], name, *command[3:]], input=b"a").returncode == 0 for name in names)
 
 
+@pytest.mark.parametrize(
+    ("language", "encoding", "name"),
+    [("Chinese", "gb18030", "GB18030"), ("Japanese", "shift_jis", "CP932"), ("Korean", "euc_kr", "CP949")],
+)
+def test_suggest_conversion_cuts_no_character(language: str, encoding: str, name: str) -> None:
+    data = (f"{TEXTS[language]}\n" * 2000).encode(encoding)
+    hints = [suggest_conversion(b"a" * offset + data) for offset in range(4)]
+    assert all(f"iconv -f {name} " in hint for hint in hints)
+
+
 def test_suggest_conversion_shows_a_word_that_differs() -> None:
     hint = suggest_conversion((TEXTS["Italian"] * 3).encode("iso8859-1"))
     assert "WINDOWS-1252 (università)" in hint

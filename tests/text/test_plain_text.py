@@ -33,3 +33,17 @@ def test_joined_lines_leave_rows_of_a_document_apart(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     documents = read_texts(f"hf:{tmp_path}?rows=2", join_lines=True)
     assert documents == ["Row one is wrapped.\nRow two.", "Row three."]
+
+
+@pytest.mark.parametrize(
+    ("lines", "joined"),
+    [
+        ("他去了北\n京。\n我，\n也去。\n", "他去了北京。我，也去。"),
+        ("日本\nの東\nABC\n社", "日本の東 ABC 社"),
+        ("ภาษา\nไทย", "ภาษาไทย"),
+        ("나는\n학교에", "나는 학교에"),
+    ],
+)
+def test_joined_lines_have_blanks_as_in_their_script(tmp_path: Path, lines: str, joined: str) -> None:
+    (tmp_path / "a.txt").write_text(lines)
+    assert read_texts(tmp_path / "a.txt", join_lines=True, document="file") == [joined]

@@ -90,6 +90,21 @@ def test_split_scripts_without_latin_stops(language: str, text: str, count: int)
         assert "".join("".join(sentences).split()) == "".join(text.split())
 
 
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["«ខ្ញុំទៅផ្សារ។»", "គាត់និយាយ។"],
+        ["(«ខ្ញុំទៅផ្សារ។»)", "គាត់និយាយ។"],
+        ["ក។", '"ខ។"'],
+        ["ខ្ញុំទិញបាយ ត្រី ។ល។ ហើយទៅផ្ទះ។", "គាត់ទៅសាលា។"],
+        ["ត្រី។ល។"],
+        ["«བཀྲ་ཤིས།»", "ང་ལ་ཁང་པ་ཡོད།"],
+    ],
+)
+def test_split_khmer_quotes_and_etc_remain_whole(sentences: list[str]) -> None:
+    assert split_sentences(" ".join(sentences), "km") == sentences
+
+
 WITHOUT_STOPS = {
     "chinese": "今天天氣很好，我們去公園散步，後來下雨，大家回家吃飯，" * 40,
     "thai without spaces": "ประเทศรัฐบาลประชาชนเศรษฐกิจ" * 60,
