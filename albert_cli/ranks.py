@@ -34,8 +34,9 @@ _TIMEOUT = timedelta(hours=1)
 PEER_TIMEOUT_VARIABLE = "ALBERT_PEER_TIMEOUT"
 _DEFAULT_PEER_TIMEOUT = 180.0
 _BEATS_PER_TIMEOUT = 12
-# The environment variable with a folder that the ranks of a launch share: it has an entry for each printed error.
-REPORTED_ERRORS_VARIABLE = "ALBERT_PRINTED_ERRORS"
+# The environment variable with a folder that the ranks of a launch share: it has a folder for each printed error, and a
+# file with the exit code of each rank that has ended by itself.
+LAUNCH_FOLDER_VARIABLE = "ALBERT_LAUNCH_FOLDER"
 
 
 def rank() -> int:
@@ -255,7 +256,7 @@ def is_already_reported(text: str, *, is_fatal: bool) -> bool:
     stops this rank when the other rank has ended. If this rank is still alive after the wait, the other rank may have
     been killed before it printed the message. So the result is always False for a fatal error.
     """
-    folder = os.environ.get(REPORTED_ERRORS_VARIABLE)
+    folder = os.environ.get(LAUNCH_FOLDER_VARIABLE)
     if folder is None:
         return False
     name = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
@@ -268,6 +269,22 @@ def is_already_reported(text: str, *, is_fatal: bool) -> bool:
     except OSError:  # such as a full disk: print the message on every rank
         pass
     return False
+
+
+def record_exit_code(code: int) -> None:
+    """Record this rank's exit code for the launcher, to which torch reports no exit codes after a signal."""
+    folder = os.environ.get(LAUNCH_FOLDER_VARIABLE)
+    if folder is not None and _is_launched():
+        with suppress(OSError):  # such as a full disk: the rank counts as killed
+            (Path(folder) / f"{rank()}.exit").write_text(str(code))
+
+
+def recorded_exit_codes(folder: Path) -> dict[int, int]:
+    """Return the exit codes by rank, in the order of the ranks; ranks that were killed have none."""
+    files = {int(path.stem): path for path in folder.glob("*.exit")}
+    # A file is empty if its rank was killed, or the disk was full, before the code was written.
+    texts = {number: files[number].read_text() for number in sorted(files)}
+    return {number: int(text) for number, text in texts.items() if text}
 
 
 def _is_launched() -> bool:

@@ -54,7 +54,15 @@ if _is_usable_for_tests(Path("/dev/shm")):
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "kra", "ste"]
 
 
-LONGEST = ("test_pages.py", "test_slurm.py", "test_campaigns.py", "test_ranks.py", "test_agents.py", "test_cluster.py")
+LONGEST = (
+    "test_pages.py",
+    "test_slurm.py",
+    "test_campaigns.py",
+    "test_ranks.py",
+    "test_launch.py",
+    "test_agents.py",
+    "test_cluster.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -112,6 +112,16 @@ def test_error_does_not_go_to_stdout_if_stderr_is_closed() -> None:
     assert (result.returncode, result.stdout) == (4, "")
 
 
+def test_closed_pipe_behind_stdout_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "albert_cli", "recipes", "show", "mini/wiki"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,37 +1,19 @@
-"""Process groups: of a single process, of two gloo ranks, and of the ranks that `--nproc` launches."""
+"""Process groups: of a single process and of two gloo ranks."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
-from albert_cli import machine, ranks
-from albert_cli.launch import launch
+from albert_cli import ranks
 from albert_cli.ranks import RankGroup, process_group
-from tests.helpers.processes import PATIENCE, Run, albert, end, free_port, start, start_ranks
-
-RECIPE = """
-extends = "mini/docs"
-[model]
-embedding_size = 16
-hidden_size = 16
-num_attention_heads = 2
-intermediate_size = 16
-[init]
-neighbors = [-1]
-[train]
-log_every = 1
-save_every = 0
-"""
+from tests.helpers.processes import Run, end, free_port, start, start_ranks
 
 
 def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,19 +31,6 @@ def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
         group.broadcast_tensors([tensor])
         group.barrier()
     assert not torch.distributed.is_initialized()
-
-
-def test_launch_divides_the_available_cores_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    monkeypatch.setattr(machine, "_control_groups", lambda controller: [])
-    for name in ("OMP_NUM_THREADS", ranks.REPORTED_ERRORS_VARIABLE):
-        monkeypatch.setenv(name, "")  # so that monkeypatch undoes the change that `launch` makes
-        monkeypatch.delenv(name)
-    threads: list[str] = []
-    launcher = "torch.distributed.launcher.api.elastic_launch"
-    monkeypatch.setattr(launcher, lambda *_: lambda *_: threads.append(os.environ["OMP_NUM_THREADS"]))
-    assert launch(3, ["doctor"]) == 0
-    assert threads == ["2"]
 
 
 def broadcast_weight() -> None:
@@ -147,7 +116,7 @@ def test_only_repeated_warnings_count_as_reported(tmp_path: Path, monkeypatch: p
     # Without the folder that `launch` creates, ranks do not know each other's messages.
     assert not ranks.is_already_reported("a", is_fatal=False)
     assert not ranks.is_already_reported("a", is_fatal=False)
-    monkeypatch.setenv("ALBERT_PRINTED_ERRORS", str(tmp_path))
+    monkeypatch.setenv("ALBERT_LAUNCH_FOLDER", str(tmp_path))
     assert not ranks.is_already_reported("a", is_fatal=True)
     assert not ranks.is_already_reported("b", is_fatal=True)
     assert waits == []
@@ -157,94 +126,6 @@ def test_only_repeated_warnings_count_as_reported(tmp_path: Path, monkeypatch: p
     assert waits == ["wait"]
     name_without_utf8 = "no such file: \udcff"
     assert not ranks.is_already_reported(name_without_utf8, is_fatal=True)
-    monkeypatch.setenv("ALBERT_PRINTED_ERRORS", str(tmp_path / "gone"))
+    monkeypatch.setenv("ALBERT_LAUNCH_FOLDER", str(tmp_path / "gone"))
     assert not ranks.is_already_reported("a", is_fatal=True)
     assert not ranks.is_already_reported("a", is_fatal=True)
-
-
-def journal_inode(run: Path) -> int:
-    """Return the inode of the run's journal, which a resumed run replaces; 0 if the run has no journal yet."""
-    path = run / "metrics.jsonl"
-    return path.stat().st_ino if path.exists() else 0
-
-
-def rank_pid(launcher: int, rank: int) -> int:
-    """Return the process ID of a rank that a launcher has started."""
-    for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        with suppress(OSError):  # the process has ended
-            if b"RANK=%d" % rank in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-                return int(child)
-    raise AssertionError(f"process {launcher} has no child with rank {rank}")
-
-
-def wait_for_exit(pids: list[int]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while any(map(is_running, pids)):
-        assert time.monotonic() < deadline, "still running"
-        time.sleep(0.1)
-
-
-def is_running(pid: int) -> bool:
-    """Return True if the process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find the ranks' processes in")
-def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE)
-    run = tmp_path / "run"
-    command: list[object] = ["pretrain", recipe, "--data", tiny_data, "--out", run, "--nproc", 2]
-    command += ["-s", "schedule.total_steps=100000", "--device", "cpu"]
-
-    def start_training(log: str) -> Run:
-        """Start the command, and wait until it has created or replaced the journal."""
-        old_inode = journal_inode(run)
-        launcher = start(tmp_path / log, *command)
-        launcher.wait_until(lambda: journal_inode(run) not in (0, old_inode))
-        return launcher
-
-    # SIGTERM: the ranks save, and one of them prints that it has stopped.
-    launcher = start_training("terminated")
-    launcher.terminate()
-    assert launcher.wait() == 75, launcher.printed_text()
-    assert len([line for line in launcher.printed_text().splitlines() if "stopped after step" in line]) == 1
-    status = json.loads((run / "status.json").read_text())
-    assert (status["state"], status["exit_code"]) == ("interrupted", 75)
-    assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
-
-    # A rank is killed: the exit code has the number of the signal.
-    launcher = start_training("rank-killed")
-    os.kill(rank_pid(launcher.process.pid or 0, 1), signal.SIGKILL)
-    assert launcher.wait() == 137, launcher.printed_text()
-    assert "rank 1 was killed by SIGKILL" in launcher.printed_text()
-    assert "bug" not in launcher.printed_text()
-
-    # The launcher is killed: its ranks exit too, so that the same command can resume at once.
-    launcher = start_training("launcher-killed")
-    pids = [rank_pid(launcher.process.pid or 0, rank) for rank in range(2)]
-    launcher.kill()
-    wait_for_exit(pids)
-
-    # Rank 0 rejects a changed recipe. The exit code is its exit code, although rank 1 exits first: rank 0 closes the
-    # connection, and then takes two seconds to exit. The exit code does not come from the old status either.
-    slow_exit = "import atexit, os, time\natexit.register(time.sleep, 2 * (os.environ.get('RANK') == '0'))\n"
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(slow_exit)
-    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), *sys.path]), "TMPDIR": str(tmp_path)}
-    code, printed = albert(tmp_path / "rejected", *command, "-s", "train.seed=5", environment=environment)
-    assert code == 2
-    assert "bug" not in printed
-    assert "train.seed: 0 -> 5" in printed
-
-    # All ranks reject an unknown key, and only one of them prints the error.
-    environment = {"TMPDIR": str(tmp_path)}
-    code, printed = albert(tmp_path / "unknown-key", *command, "-s", "optimizer.rate=1", environment=environment)
-    lines = [line for line in printed.splitlines() if line.startswith(("error:", "hint:"))]
-    assert code == 2
-    assert [line.partition(":")[0] for line in lines] == ["error", "hint"], printed
-    assert "optimizer.rate" in lines[0]
-    assert not list(tmp_path.glob("albert-*"))

@@ -229,6 +229,19 @@ def test_journal_is_truncated_completely_or_not_at_all(crash: bool, tmp_path: Pa
     sweep(tmp_path, lambda folder: store.write_text(folder / "artifact", "".join(lines)), action, check, crash=crash)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_written_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    store.write_text(pipe, "one")
+    with store.open_text_writer(pipe) as stream:
+        stream.write("two")
+    assert os.read(reader, 10) == b"onetwo"
+    os.close(reader)
+    assert [path.is_fifo() for path in tmp_path.iterdir()] == [True]
+
+
 def test_exception_while_writing_leaves_no_files(tmp_path: Path) -> None:
     def interrupt(write: Callable[[], Any]) -> None:
         with pytest.raises(KeyboardInterrupt), write() as target:

@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from albert_cli import ranks
 from albert_cli.cli import text, training, scoring, inference, info, reproduce, bench, recipes  # noqa: F401 - in the order of --help
 from albert_cli.cli.app import EPILOGUE, app
 
@@ -39,4 +40,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names that are not UTF-8 are escaped, as in JSON
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            ranks.record_exit_code(end.code)
+        raise

@@ -120,9 +120,10 @@ def report_error(error: BaseException) -> int:
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):
         # The reader of stdout is gone, as `head` is once it has its lines. This is no error of the command, so the code
-        # is 0. Python flushes stdout again on exit. If that fails too, Python itself exits with 120, and the closed
-        # stderr hides its message.
-        sys.stderr.close()
+        # is 0. Python flushes stdout again on exit, and would exit with 120 if that failed too, so the rest of the text
+        # goes to the null device.
+        with contextlib.suppress(OSError, ValueError):  # stdout is no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if isinstance(error, ReportedError):
         return error.exit_code

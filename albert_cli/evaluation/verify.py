@@ -31,7 +31,7 @@ from albert_cli.tasks.registry import average_score, paper_metric_names, paper_m
 from albert_cli.training.task_setup import TaskRequest
 
 ScorePoints = Annotated[float, Ge(-100), Le(100)]
-Tolerance = Annotated[float, Ge(0)]
+Tolerance = Annotated[float, Ge(0), Le(100)]
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,8 @@ def open_source(source: TextSource) -> IO[bytes] | nullcontext[IO[bytes]]:
     if source.remote:
         return open_remote(source.remote.url)
     if source.path is None:
+        if sys.stdin is None:
+            raise InputError(f"{source.name}: standard input is closed", "pipe a text into the command, or name a file")
         return nullcontext(sys.stdin.buffer)
     return source.path.open("rb")
 

@@ -224,3 +224,5 @@ def test_verify_recipe_with_invalid_values_raises() -> None:
             VerifyRecipe("x", "y", {"sst2": scores})
     with pytest.raises(ConfigError, match=r"runs is 0: .*greater than or equal to 1"):
         config.validate_recipe(VerifyRecipe, {"checkpoint": "x", "source": "y", "runs": 0}, "recipe")
+    with pytest.raises(ConfigError, match=r"tolerance is inf: .*less than or equal to 100"):
+        config.validate_recipe(VerifyRecipe, {"checkpoint": "x", "source": "y", "tolerance": float("inf")}, "recipe")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ def test_zstd_file_with_a_long_window_is_not_damaged(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="window of the zstd file is too large") as raised:
         read_texts(path)
     assert f"zstd -dc --long=31 {path} |" in str(raised.value.hint)
+
+
+def test_closed_stdin_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as Python does after `<&-`
+    with pytest.raises(InputError, match="-: standard input is closed"):
+        source_parts.open_source(TextSource("-", "text"))
 
 
 @pytest.mark.parametrize("compression", [".gz", ".bz2", ".xz", ".zst"])
