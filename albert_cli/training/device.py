@@ -352,7 +352,9 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     except RuntimeError as error:
         if "deterministic implementation" not in str(error):
             raise
-        raise ConfigError(f"train.deterministic: {error}", f"use -s train.deterministic=false; {_NEW_RUN_NOTE}") from error
+        raise ConfigError(
+            f"train.deterministic: {error}", f"use -s train.deterministic=false; {_NEW_RUN_NOTE}"
+        ) from error
     finally:
         torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning_only)
         torch_settings.fill_uninitialized_memory = was_filling_memory

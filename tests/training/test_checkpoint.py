@@ -12,7 +12,13 @@ from safetensors.torch import load_file, save_file
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import weight_files
-from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, prune_checkpoints, restore_optimizer, save_checkpoint
+from albert_cli.training.checkpoint import (
+    OPTIMIZER_FILE,
+    TrainState,
+    prune_checkpoints,
+    restore_optimizer,
+    save_checkpoint,
+)
 from albert_cli.training.optimizers import make_optimizer, state_tensors, update_weights
 from albert_cli.training.settings import OptimizerSettings
 from tests.helpers.jobs import MakeJob, gradients
