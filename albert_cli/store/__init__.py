@@ -24,7 +24,7 @@ from albert_cli.store.manifests import (
 )
 from albert_cli.store.parsing import check_relative, require_keys, type_adapter
 from albert_cli.store.records import JsonObject, exists_or_is_listed, read_bytes, read_json, read_record, read_toml
-from albert_cli.store.run_steps import saved_steps, step_number
+from albert_cli.store.run_steps import saved_steps, step_directories, step_number
 from albert_cli.store.temporaries import remove_leftovers
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "saved_steps",
     "seal",
     "sha256_file",
+    "step_directories",
     "step_number",
     "translate_os_errors",
     "type_adapter",

@@ -8,15 +8,24 @@ from pathlib import Path
 from albert_cli.store.manifests import MANIFEST
 
 
+def step_directories(run: Path) -> list[Path]:
+    """Return the directories `step-N` of a run, finished or not, oldest first.
+
+    A directory with another name, such as a user's copy `step-N-good`, is none of the run's.
+    """
+    # The numbers are padded with zeros, so the names sort as the numbers do.
+    return sorted(path for path in run.glob("step-*") if path.name.removeprefix("step-").isdecimal())
+
+
 def saved_steps(run: Path) -> list[Path]:
     """Return the directories of a run's finished checkpoints, oldest first."""
-    # The numbers are padded with zeros, so the names sort as the numbers do. A manifest that is a broken link counts:
-    # verifying the checkpoint then reports it. The same is true of a directory that is a broken link.
-    return sorted(p for p in run.glob("step-*") if os.path.lexists(p / MANIFEST) or is_broken_link(p))
+    # A manifest that is a broken link counts: verifying the checkpoint then reports it. The same is true of a directory
+    # that is a broken link.
+    return [p for p in step_directories(run) if os.path.lexists(p / MANIFEST) or is_broken_link(p)]
 
 
 def step_number(directory: Path) -> int:
-    """Return the number in the name of a directory `step-…`."""
+    """Return the number in the name of a directory `step-N`."""
     return int(directory.name.removeprefix("step-"))
 
 

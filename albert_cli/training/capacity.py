@@ -63,7 +63,9 @@ def estimate_memory(
 def available_memory(device: torch.device) -> int | None:
     """Return the bytes that a process may still allocate on the device, or None if the system does not report it."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # torch keeps the memory of freed tensors, such as those of a measurement, and uses it again.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     return machine.memory_info().get("available")
 
 
@@ -78,17 +80,22 @@ def warn_inference_memory(model: ModelConfig, device: torch.device) -> None:
         )
 
 
-def warn_training_memory(estimate: MemoryEstimate, sequences: int, device: torch.device) -> None:
-    """Warn, before anything is computed, if the estimate for micro-batches of `sequences` exceeds the free memory."""
+def warn_training_memory(
+    estimate: MemoryEstimate, sequences: int, device: torch.device, key: str = "train.micro_batch_size"
+) -> None:
+    """Warn, before anything is computed, if the estimate for micro-batches of `sequences` exceeds the free memory.
+
+    `key` is the recipe's key that sets the size of the micro-batches.
+    """
     available = available_memory(device)
     if available is not None and available < estimate.total:
-        _warn_once(estimate.total, sequences)
+        _warn_once(estimate.total, sequences, key)
 
 
 @functools.cache  # one warning for all seeds of an evaluation
-def _warn_once(estimated: int, sequences: int) -> None:
+def _warn_once(estimated: int, sequences: int, key: str) -> None:
     console.warn(
         f"a micro-batch of {sequences} sequences needs an estimated {costs.format_bytes(estimated)} of memory, more "
-        "than is free: set train.checkpoint_activations=true, which changes no result, or lower "
-        "train.micro_batch_size, which changes dropout; a started run then needs a new --out"
+        f"than is free: set train.checkpoint_activations=true, which changes no result, or lower {key}, which changes "
+        "dropout; a started run then needs a new --out"
     )

@@ -90,7 +90,7 @@ def find_newest_valid(out: Path) -> Path | None:
     A newer checkpoint that is damaged or has no manifest is renamed to `damaged-step-…` with a warning, because it
     would block the same step of the resumed run.
     """
-    steps = sorted(p for p in out.glob("step-*") if p.name.removeprefix("step-").isdecimal())
+    steps = store.step_directories(out)
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")

@@ -49,6 +49,7 @@ _MIN_BF16_WIDTH: Final = 96  # hidden size; in narrower models casts take the ti
 # FLOPs of a layer's forward pass for each thread. A layer has some two hundred small operations; with fewer FLOPs,
 # starting and joining the threads takes longer than they save.
 _FLOPS_PER_THREAD: Final = 2e8
+_NEW_RUN_NOTE: Final = "a started run then needs a new --out"  # for hints to change a key that is not resume-safe
 _CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable
 
 
@@ -129,7 +130,9 @@ def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device)
     if error is None:
         return "on"
     if setting == "on":
-        raise ConfigError(f'train.compile is "on", but {error}', 'repair that, or set train.compile = "off"')
+        raise ConfigError(
+            f'train.compile is "on", but {error}', f'repair that, or set train.compile = "off"; {_NEW_RUN_NOTE}'
+        )
     console.warn(f"training is not compiled, which is slower: {error}")
     return "off"
 
@@ -151,6 +154,19 @@ def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
     layer = dataclasses.replace(without_sharing(config), vocab_size=64, num_hidden_layers=1)
     flops = sequences * length * training_flops(layer, length) / 3  # the forward pass is a third of a training step
     return min(torch.get_num_threads(), max(1, round(flops / _FLOPS_PER_THREAD)))
+
+
+def print_other_threads(settings: TrainSettings, config: ModelConfig, *, sequences: int, length: int) -> None:
+    """Print a note if `settings`, resolved at the first start of a run, have another number of threads than "auto" now.
+
+    The cores of a process change with the number of processes and with the machine.
+    """
+    threads = _choose_threads(config, sequences, length)
+    if settings.threads not in ("auto", threads):
+        console.info(
+            f"computes with train.threads={settings.threads}, as at the run's first start; now -s train.threads="
+            f"{threads} fits this process's cores, and changes only rounding"
+        )
 
 
 @functools.cache
@@ -336,7 +352,9 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
     except RuntimeError as error:
         if "deterministic implementation" not in str(error):
             raise
-        raise ConfigError(f"train.deterministic: {error}", "use -s train.deterministic=false") from error
+        raise ConfigError(
+            f"train.deterministic: {error}", f"use -s train.deterministic=false; {_NEW_RUN_NOTE}"
+        ) from error
     finally:
         torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning_only)
         torch_settings.fill_uninitialized_memory = was_filling_memory

@@ -11,8 +11,10 @@ import math
 import torch
 
 from albert_cli import console
+from albert_cli.randomness import Integers
 from albert_cli.ranks import RankGroup, world_size
 from albert_cli.training.job import split_micro_batches
+from albert_cli.training.objectives import group_by_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
 
@@ -25,13 +27,21 @@ def parallel_speedup(batch_size: int, micro_batch_size: int, ranks: int) -> floa
     return batch_size / sum(stop - start for _, start, stop in first_rank)
 
 
-def warn_idle_ranks(recipe: PretrainRecipe, ranks: int) -> None:
-    """Warn if a full batch of a resolved recipe has fewer micro-batches than there are ranks."""
+def warn_idle_ranks(recipe: PretrainRecipe, lengths: Integers, ranks: int) -> None:
+    """Warn if a full batch of a resolved recipe has fewer micro-batches than there are ranks.
+
+    lengths: the numbers of tokens of the sequences of a full batch, [B]. In a text of short documents most are shorter
+    than `data.max_seq_length`.
+    """
     micro_batches = _count_micro_batches(recipe)
+    full_sequences = float(recipe.train.batch_size)
+    if recipe.batch.max_micro_tokens:
+        micro_batches = len(group_by_tokens(lengths, recipe.batch.max_micro_tokens))
+        full_sequences = lengths.sum() / recipe.data.max_seq_length  # sequences of full length with as many tokens
     if micro_batches >= ranks:
         return
     remedy = f"use --nproc {micro_batches}, which is as fast"
-    smaller = math.ceil(recipe.train.batch_size / ranks)
+    smaller = math.ceil(full_sequences / ranks)
     if smaller < recipe.sequences_per_micro_batch:
         remedy = (
             f"use -s {_format_override(recipe, smaller)}, which changes dropout; a started run then needs a new --out"

@@ -329,7 +329,7 @@ def describe_run(
         steps_done_before=recipe.first_step or None,
         warmup_steps=recipe.schedule.resolved_warmup_steps,
         sequences_per_step=train.batch_size,
-        sequences_in_first_step=len(recipe.examples_of(0)) if recipe.batch.warmup_steps else None,
+        sequences_in_first_step=len(recipe.examples_of(recipe.first_step)) if recipe.batch.warmup_steps else None,
         batch_warmup_steps=recipe.batch.warmup_steps or None,
         sequences_per_micro_batch=recipe.sequences_per_micro_batch,
         tokens_per_micro_batch_at_most=recipe.batch.max_micro_tokens or None,
@@ -384,6 +384,8 @@ def estimate_duration(
         batch_size = sequences * group.world_size  # one micro-batch per rank
         measured = _without_batch_warmup(recipe)
         measured = replace(measured, train=replace(train, batch_size=batch_size, micro_batch_size=sequences))
+        if recipe.batch.max_micro_tokens:  # then this limit applies, and not `micro_batch_size`
+            measured = replace(measured, batch=replace(measured.batch, micro_tokens=sequences * length))
         step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=0.5)
     seconds = step_seconds * recipe.total_sequences / (sequences * speedup)
     return DurationEstimate(round(seconds, 1), sequences, micro_batch)

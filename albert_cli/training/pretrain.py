@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from albert_cli import config, console, store
+from albert_cli.data.batches import sample_lengths
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.formatting import count_of
 from albert_cli.model import hub
@@ -139,7 +140,9 @@ def _resolve(
     )
     recipe = resolve_recipe(recipe, environment, saved)
     inputs.warn_memory(recipe)
-    warn_idle_ranks(recipe, group.world_size)
+    full_batch = recipe.examples_of(max(recipe.first_step, recipe.batch.warmup_steps))
+    lengths = sample_lengths(inputs.corpora.train, recipe.data, recipe.train.seed, full_batch)
+    warn_idle_ranks(recipe, lengths, group.world_size)
     if saved is not None:
         if budget is not None:
             console.info(f"{out}: keeps the {count_of(recipe.schedule.total_steps, 'step')} of its first start")

@@ -78,7 +78,8 @@ class PretrainInputs:
         """Warn if a micro-batch of a resolved recipe exceeds the available memory."""
         sequences = recipe.sequences_per_micro_batch
         estimate = estimate_run_memory(recipe, self.device, sequences)
-        capacity.warn_training_memory(estimate, sequences, self.device)
+        key = "batch.micro_tokens" if recipe.batch.max_micro_tokens else "train.micro_batch_size"
+        capacity.warn_training_memory(estimate, sequences, self.device, key)
 
     def list_parents(self, recipe: PretrainRecipe) -> dict[str, str]:
         """Return the fingerprints of everything that the weights of a resolved recipe depend on."""

@@ -14,7 +14,7 @@ import torch
 from albert_cli import config
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup
-from albert_cli.training.device import resolve_auto
+from albert_cli.training.device import print_other_threads, resolve_auto
 from albert_cli.training.first_weights import ParentRun
 from albert_cli.training.plan import resolve_micro_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -109,10 +109,13 @@ def with_auto_values(
     """Replace each "auto" by the value in the saved recipe or, at the first start, by the one that rank 0 measures."""
     device = environment.device
     train = recipe.train
+    sequences = recipe.sequences_per_micro_batch
+    length = recipe.data.max_seq_length
     if saved is not None:
         train = train.with_resolved(saved.train)
-    sequences = recipe.sequences_per_micro_batch
-    train = resolve_auto(train, recipe.model, device, sequences=sequences, length=recipe.data.max_seq_length)
+        if recipe.train.threads == "auto" and device.type == "cpu":
+            print_other_threads(train, recipe.model, sequences=sequences, length=length)
+    train = resolve_auto(train, recipe.model, device, sequences=sequences, length=length)
     recipe = replace(recipe, train=train)
     if recipe.batch.micro_tokens == "auto":
         if saved is None:

@@ -179,10 +179,10 @@ class TrainSettings:
 _AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 
 # Recipe keys whose values a resumed run may change, because they change the weights by rounding at most. `evaluation`
-# is a key of `PretrainRecipe`.
+# and `distill` are keys of `PretrainRecipe`; `distill.fingerprint` must not change, so a teacher can only move.
 RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
-    "train.threads", "train.track", "evaluation",
+    "train.threads", "train.track", "evaluation", "distill.teacher",
 )  # fmt: skip
 
 _SECONDS_PER_UNIT: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}

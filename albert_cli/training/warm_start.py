@@ -108,13 +108,11 @@ def load_parent(
     map_parent_blocks(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if the blocks do not fit
     if warm_start.continues is not None:
         # The moments cannot be resized: each must have the shape of its weight in the model.
-        parent_counts = _block_counts(parent.config)
-        parent_positions = parent.config.max_position_embeddings
-        if (parent_counts, parent_positions) != (_block_counts(model), model.max_position_embeddings):
+        parent_sizes = _describe_sizes(parent.config)
+        if parent_sizes != _describe_sizes(model):
             raise ConfigError(
-                f"{parent.directory}: has moments of {_describe_blocks(parent_counts)} and {parent_positions} "
-                "positions; the recipe's model has other numbers",
-                "use warm_start.checkpoint for the weights alone",
+                f"{parent.directory}: has moments of {parent_sizes}; the recipe's model has {_describe_sizes(model)}",
+                "use the data.sentence_loss and the model of that run, or warm_start.checkpoint for the weights alone",
             )
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions, quiet=quiet)
 
@@ -156,6 +154,12 @@ def _block_counts(model: ModelConfig) -> tuple[int, int]:
 def _describe_blocks(counts: tuple[int, int]) -> str:
     """Return the result of `_block_counts` as words for a message."""
     return f"{counts[0]} attention and {counts[1]} feed-forward blocks"
+
+
+def _describe_sizes(model: ModelConfig) -> str:
+    """Return the numbers of the model's blocks, positions and classes of the order head as words for a message."""
+    blocks = _describe_blocks(_block_counts(model))
+    return f"{blocks}, {model.max_position_embeddings} positions and {model.order_labels} order labels"
 
 
 def copy_parent_weights(

@@ -32,3 +32,10 @@ def test_warn_training_memory_warns_once(monkeypatch: pytest.MonkeyPatch, capsys
     capacity.warn_training_memory(make_estimate(1002), 8, cpu)
     assert capacity.available_memory(cpu) is None
     assert not capsys.readouterr().err
+
+
+def test_available_memory_includes_what_torch_keeps_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 800)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 50)
+    assert capacity.available_memory(torch.device("cuda", 0)) == 850

@@ -9,9 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import weight_files
-from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, restore_optimizer, save_checkpoint
+from albert_cli.training.checkpoint import (
+    OPTIMIZER_FILE,
+    TrainState,
+    prune_checkpoints,
+    restore_optimizer,
+    save_checkpoint,
+)
 from albert_cli.training.optimizers import make_optimizer, state_tensors, update_weights
 from albert_cli.training.settings import OptimizerSettings
 from tests.helpers.jobs import MakeJob, gradients
@@ -80,3 +87,13 @@ def test_restore_optimizer_memory_error_is_raised(
             patch.setattr(weight_files, "load_file", fail)
             with pytest.raises(type(error)):
                 restore_optimizer(directory, optimizer)
+
+
+def test_prune_checkpoints_keeps_copies_of_the_user(tmp_path: Path) -> None:
+    for name in ("step-00000010", "step-00000010-good", "step-00000020", "step-00000030", "step-00000030-good"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+    prune_checkpoints(tmp_path, keep=1)
+    remaining = sorted(path.name for path in tmp_path.iterdir())
+    assert remaining == ["step-00000010-good", "step-00000030", "step-00000030-good"]
+    assert store.step_number(store.saved_steps(tmp_path)[-1]) == 30

@@ -117,8 +117,9 @@ def test_resolve_auto_cpu_compiles_only_on_request(monkeypatch: pytest.MonkeyPat
     assert resolve(settings, TINY).compile == "off"
     monkeypatch.setattr(device, "_find_compile_error", lambda device: "compiling fails: no compiler")
     assert resolve(settings, TINY).compile == "off"
-    with pytest.raises(ConfigError, match="no compiler"):
+    with pytest.raises(ConfigError, match="no compiler") as error:
         resolve(replace(settings, compile="on"), TINY)
+    assert "new --out" in str(error.value.hint), "a run that was started with compile = on cannot resume with off"
 
 
 def test_summarize_compile_error_quotes_compiler() -> None:
@@ -182,8 +183,9 @@ def test_deterministic_kernels_restores_settings(monkeypatch: pytest.MonkeyPatch
 
 
 def test_deterministic_kernels_missing_kernel_raises() -> None:
-    with pytest.raises(ConfigError, match=r"train\.deterministic: put_"), device.deterministic_kernels(True):
+    with pytest.raises(ConfigError, match=r"train\.deterministic: put_") as error, device.deterministic_kernels(True):
         torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+    assert "new --out" in str(error.value.hint)
     with pytest.raises(RuntimeError, match="size"), device.deterministic_kernels(True):
         torch.zeros(3) + torch.zeros(2)
 

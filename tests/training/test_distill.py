@@ -94,3 +94,14 @@ def test_teacher_that_does_not_fit_raises(
     object.__setattr__(other_vocabulary, "fingerprint", "another")
     with pytest.raises(ConfigError, match=f"{tiny_data}: has another vocabulary than {teacher}"):
         Teacher.load(DistillSettings(str(teacher)), other_vocabulary, 32, CPU, tiny_data)
+
+
+def test_resumed_run_finds_the_teacher_in_another_directory(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    overrides = ["schedule.total_steps=5", "schedule.warmup_steps=1"]
+    teacher = Path(shutil.copytree(finished / LAST, tmp_path / "teacher"))
+    call = (str(recipe), tiny_data, tmp_path / "run")
+    first = pretrain(*call, [*overrides, f"distill.teacher={teacher}"], device="cpu")
+    moved = teacher.rename(tmp_path / "moved")
+    assert pretrain(*call, [*overrides, f"distill.teacher={moved}"], device="cpu") == first

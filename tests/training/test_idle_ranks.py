@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,15 +37,27 @@ def test_parallel_speedup_is_limited_by_the_first_rank() -> None:
 def test_warn_idle_ranks_prints_the_remedy(
     recipe: PretrainRecipe, ranks: int, remedy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    warn_idle_ranks(recipe, ranks)
+    warn_idle_ranks(recipe, np.full(recipe.train.batch_size, 512), ranks)
     assert remedy in " ".join(capsys.readouterr().err.split())
+
+
+def test_warn_idle_ranks_counts_tokens_of_short_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = recipe_with(32, 1, BatchSettings(micro_tokens=512 * 8))
+    warn_idle_ranks(recipe, np.full(32, 512), 4)
+    assert not capsys.readouterr().err
+    lengths = np.full(32, 128)  # all in one micro-batch
+    warn_idle_ranks(recipe, lengths, 4)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "for only 1 of 4 processes: use -s batch.micro_tokens=1024, which" in printed
+    warn_idle_ranks(recipe_with(32, 1, BatchSettings(micro_tokens=1024)), lengths, 4)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("micro_batch_size", "ranks"), [(32, 1), (16, 2), (8, 3)])
 def test_warn_idle_ranks_is_silent_if_all_compute(
     micro_batch_size: int, ranks: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    warn_idle_ranks(recipe_with(32, micro_batch_size), ranks)
+    warn_idle_ranks(recipe_with(32, micro_batch_size), np.full(32, 512), ranks)
     assert not capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import RunPlan
 from albert_cli.training.pretrain import plan_pretraining, pretrain
-from albert_cli.training.pretrain_recipe import load_pretrain_recipe
+from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.pretrain_result import DryRun
 from tests.helpers.command import albert
 from tests.helpers.jobs import MakeJob
@@ -96,6 +96,23 @@ def test_plan_measures_a_micro_batch_that_fits_into_memory(
     assert "at least" in unmeasured.as_text()
 
 
+def test_plan_memory_warning_names_the_effective_key(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "memory_info", lambda: {"available": 1000})
+    for override, key in (("batch.micro_tokens=96", "batch.micro_tokens"), ("train.seed=1", "train.micro_batch_size")):
+        plan_pretraining(str(recipe), tiny_data, tmp_path / "run", [override], device="cpu")
+        assert f"or lower {key}, which" in " ".join(capsys.readouterr().err.split())
+
+
+def test_plan_first_step_of_continuing_run_is_its_own(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    overrides = (*GROWING, f"warm_start.continues={finished}", "schedule.total_steps=60")
+    plan = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu").plan
+    assert plan.sequences_in_first_step == 8, "the continued run has finished the warmup of the batch size"
+
+
 @pytest.mark.parametrize(
     ("micro_batch_size", "ranks", "seconds"),
     [(64, 1, 15), (32, 2, 15), (64, 2, 15), (16, 3, 30)],  # with three ranks, the first has two of four micro-batches
@@ -109,6 +126,24 @@ def test_estimate_duration_counts_only_ranks_that_compute(
     job = make_job()
     duration = plan_module.estimate_duration(loaded, torch.device("cpu"), RankGroup(0, ranks), lambda _: job)
     assert duration.seconds == seconds
+
+
+def test_estimate_duration_measures_a_micro_batch_per_rank(
+    recipe: Path, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.5)
+    monkeypatch.setattr(plan_module, "_MEASURED_SECONDS", 0.0)  # so that a single sequence is measured
+    overrides = ["train.batch_size=64", "batch.micro_tokens=1024", "train.compile=off"]
+    loaded = load_pretrain_recipe(str(recipe), overrides, vocab_size=300)
+    measured: list[PretrainRecipe] = []
+
+    def new_job(settings: PretrainRecipe) -> PretrainingJob:
+        measured.append(settings)
+        return make_job()
+
+    plan_module.estimate_duration(loaded, torch.device("cpu"), RankGroup(0, 2), new_job)
+    assert measured[0].train.batch_size == 2
+    assert measured[0].batch.micro_tokens == 32, "one sequence, so that both ranks have a micro-batch"
 
 
 def test_plan_without_disk_space_is_printed_before_the_error(

@@ -38,6 +38,20 @@ def test_resolve_recipe_resumed_run_keeps_saved_auto_values() -> None:
     assert (resolved.train.precision, resolved.train.threads, resolved.batch.max_micro_tokens) == ("bf16", 7, 4096)
 
 
+def test_resolve_recipe_resumed_run_prints_threads_that_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = replace(RECIPE, train=replace(TRAIN, threads="auto"))
+    first = resolve_recipe(recipe, ENVIRONMENT, None)
+    fitting = first.train.threads
+    assert isinstance(fitting, int)
+    resolve_recipe(recipe, ENVIRONMENT, first)
+    assert not capsys.readouterr().err
+    more = replace(RECIPE, train=replace(TRAIN, threads=fitting + 1))  # as if started on a machine with more cores
+    resolve_recipe(recipe, ENVIRONMENT, more)
+    assert f"now -s train.threads={fitting} fits" in " ".join(capsys.readouterr().err.split())
+    resolve_recipe(more, ENVIRONMENT, more)
+    assert not capsys.readouterr().err, "the user has set this number"
+
+
 def test_resolve_recipe_time_budget_is_measured_once() -> None:
     def fit_steps(recipe: PretrainRecipe) -> PretrainRecipe:
         return replace(recipe, schedule=replace(recipe.schedule, total_steps=77, warmup_steps=8))

@@ -434,7 +434,7 @@ def test_continued_run_has_no_second_warmup(finished: Path, recipe: Path, tiny_d
 def test_continued_run_invalid_parent_raises(
     finished: Path, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
-    blocks_and_positions = r"of 1 attention and 1 feed-forward blocks and \d+ positions"
+    blocks_and_positions = r"of 1 attention and 1 feed-forward blocks, \d+ positions"
     weights = create_checkpoint(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
     for parent, more, message in (
         (weights, (), r"is not a step of `albert pretrain` with its optimizer\.safetensors"),
@@ -442,6 +442,7 @@ def test_continued_run_invalid_parent_raises(
         (finished, (), r"is at step 30, and schedule\.total_steps is 30"),
         (finished, ("model.num_hidden_groups=2",), blocks_and_positions),
         (finished, ("model.max_position_embeddings=512",), blocks_and_positions),
+        (finished, ("data.sentence_loss=three-way", "schedule.total_steps=40"), "2 order labels; .* 3 order labels"),
         (finished, (f"warm_start.checkpoint={finished}",), "either checkpoint or continues"),
         (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: .* zero from there to the last step, 30"),
     ):
