@@ -48,7 +48,8 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
     """Return the classes of every row; raises `InputError` naming the line of a label that cannot be read.
 
     An empty label means no class. Other spellings of a missing value are missing labels, unless they are in `classes`;
-    "none", "NA" and similar ones are missing labels only if `table.missing` is "skip".
+    "none", "NA" and similar ones are missing labels only if `table.missing` is "skip". All labels are missing if they
+    are hidden (`are_hidden`).
     """
     if settings.label_columns:
         return _read_label_columns(table, settings)
@@ -60,6 +61,8 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
             label_sets.append(LabelSet((), cell.where, missing=cell))
         else:
             label_sets.append(LabelSet(_split_classes(cell.text, cell.where), cell.where))
+    if all(len(row.names) == 1 for row in label_sets) and are_hidden([row.names[0] for row in label_sets], classes):
+        return [LabelSet((), row.where, missing=LabelCell(row.names[0], row.where)) for row in label_sets]
     return label_sets
 
 
