@@ -33,6 +33,15 @@ from albert_cli.training.task_model import score_majority
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
+# The settings of a recipe that select training and dev examples in a single file. A checkpoint records `[span]` itself.
+_EXAMPLE_SETTINGS = (
+    ("data", "train_examples"),
+    ("data", "dev_examples"),
+    ("table", "holdout"),
+    ("table", "holdout_seed"),
+    ("train", "seed"),
+)
+
 
 @dataclass(frozen=True)
 class _ScoredMembers:
@@ -168,7 +177,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     """
     first = _prepare_member(name, request, directories[0])
     check_test_file(first.task)
-    inputs = _load_inputs(first, directories)
+    inputs = _load_inputs(name, request, first, directories)
     metric = first.task.metrics[0]
     outputs = []
     scores = []
@@ -182,7 +191,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     return _ScoredMembers(first, inputs, outputs, scores)
 
 
-def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
+def _load_inputs(name: str, request: TaskRequest, first: PreparedTask, directories: Sequence[Path]) -> Inputs:
     """Load the inputs of the first member, without the rows on which the members are known to be trained.
 
     If the data are a single file, scoring uses all of its rows. If a run was trained on this file, the dev examples are
@@ -192,19 +201,35 @@ def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
     if not _is_single_file(first.task.source, first.request.data):
         return inputs
     rows = len(inputs.dev_examples)
-    results = [read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()]
-    runs = [result for result in results if isinstance(result, RunResult)]
+    results = {path: read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()}
     # Training may leave out examples of the file, such as questions whose answers are not in their context.
-    if any(sum(result.examples.values()) <= rows for result in runs):
-        task = replace(first.task, scores_whole_file=False)
-        training_inputs = replace(first, task=task, needs_training=True).load_inputs()
-        if any(result.data == training_inputs.fingerprint for result in runs):
+    data_of_runs = {
+        path: result.data
+        for path, result in results.items()
+        if isinstance(result, RunResult) and sum(result.examples.values()) <= rows
+    }
+    for overrides in dict.fromkeys(map(_example_overrides, data_of_runs)):
+        trained_request = replace(request, overrides=(*overrides, *request.overrides))
+        prepared = _prepare_member(name, trained_request, directories[0])
+        task = replace(prepared.task, scores_whole_file=False)
+        training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
+        if training_inputs.fingerprint in data_of_runs.values():
             return training_inputs
     console.info(
         f"{first.request.data}: all {rows:,} examples are scored; "
         "if a member was trained on some of them, the scores are too high"
     )
     return inputs
+
+
+def _example_overrides(directory: Path) -> tuple[str, ...]:
+    """Return overrides with the settings by which a run's training selected its examples, from the run's recipe."""
+    path = directory / "recipe.toml"
+    recipe = store.read_toml(path) if path.is_file() else {}
+    settings = [(section, key) for section, key in _EXAMPLE_SETTINGS if key in recipe.get(section, {})]
+    if not recipe.get("data", {}).get("train_examples"):  # without a subset, the examples do not depend on the seed
+        settings = [(section, key) for section, key in settings if section != "train"]
+    return tuple(f"{section}.{key}={recipe[section][key]}" for section, key in settings)
 
 
 def _is_single_file(source: object, data: str | None) -> bool:
