@@ -35,6 +35,7 @@ from albert_cli.tasks.columns import (
     warn_unused_texts,
 )
 from albert_cli.tasks.label_cells import infer_classes, match_model_labels, read_label_cells
+from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.multi_label_table import infer_label_names, is_multi_label_table, read_label_sets
@@ -207,11 +208,14 @@ def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: Te
 
 
 def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
-    """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table."""
+    """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table.
+
+    The table may spell a class differently than the model.
+    """
     if settings.kind not in ("auto", "multi-label") or not head.is_multi_label or not tables.may_be_for_scoring:
         return False
     names = {name for label_set in read_label_sets(table, settings, head.labels) for name in label_set.names}
-    return names <= set(head.labels)
+    return all(find_label(name, head.labels) is not None for name in names)
 
 
 def _multi_label_task(
