@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.columns import find_named_columns, require_column
+from albert_cli.tasks.columns import find_named_columns, require_label_column
 from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing
 from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.table_settings import TableSettings
@@ -40,7 +40,7 @@ def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
         return settings.kind == "multi-label"
     if settings.label_columns:
         return True
-    column = require_column(table, "label", settings)
+    column = require_label_column(table, settings)
     return any(row[column].lstrip().startswith("[") or _SEPARATOR in row[column] for row in table.cells)
 
 
@@ -53,7 +53,7 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
     """
     if settings.label_columns:
         return _read_label_columns(table, settings)
-    column = require_column(table, "label", settings)
+    column = require_label_column(table, settings)
     label_sets = []
     for index, row in enumerate(table.cells):
         cell = LabelCell(row[column].strip(), table.where(index))

@@ -16,6 +16,7 @@ from albert_cli.errors import InputError
 from albert_cli.tasks.base import AnyTask, as_any_task
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import (
+    CHOICE_COLUMN_NAMES,
     LABEL_DESCRIPTIONS,
     ChoiceRow,
     counts_options_from_0,
@@ -26,10 +27,12 @@ from albert_cli.tasks.choice_columns import (
 )
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.columns import (
+    COLUMN_NAMES,
     check_texts,
     find_id_column,
     find_label_column,
     find_text_columns,
+    name_label_column,
     reject_objects,
     reject_shared_columns,
     warn_unused_texts,
@@ -81,8 +84,10 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     tables = TableFiles(settings, files, is_single_file)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
     settings = name_trained_columns(settings, first_table, head.columns)
+    is_choice = is_choice_table(first_table, settings)
+    settings = name_label_column(settings, first_table, CHOICE_COLUMN_NAMES if is_choice else COLUMN_NAMES)
     tables = replace(tables, settings=settings)
-    if is_choice_table(first_table, settings):
+    if is_choice:
         task = as_any_task(_choice_task(settings, tables, first_table))
     elif _is_multi_label(settings, tables, first_table, head):
         task = as_any_task(_multi_label_task(settings, tables, first_table, head))
