@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from albert_cli import console, store
+from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.output import read_earlier_result, require_own_output
@@ -30,17 +30,8 @@ from albert_cli.tasks.token_data import TokenFiles
 from albert_cli.training import run
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import score_majority
-from albert_cli.training.task_recipe import load_recipe
+from albert_cli.training.task_recipe import FinetuneRecipe, load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
-
-# The settings of a recipe that select training and dev examples in a single file. A checkpoint records `[span]` itself.
-_EXAMPLE_SETTINGS = (
-    ("data", "train_examples"),
-    ("data", "dev_examples"),
-    ("table", "holdout"),
-    ("table", "holdout_seed"),
-    ("train", "seed"),
-)
 
 
 @dataclass(frozen=True)
@@ -223,13 +214,21 @@ def _load_inputs(name: str, request: TaskRequest, first: PreparedTask, directori
 
 
 def _example_overrides(directory: Path) -> tuple[str, ...]:
-    """Return overrides with the settings by which a run's training selected its examples, from the run's recipe."""
+    """Return overrides with the settings by which a run's training selected its examples, from the run's recipe.
+
+    A checkpoint records the settings `[span]`, so they are not among them.
+    """
     path = directory / "recipe.toml"
-    recipe = store.read_toml(path) if path.is_file() else {}
-    settings = [(section, key) for section, key in _EXAMPLE_SETTINGS if key in recipe.get(section, {})]
-    if not recipe.get("data", {}).get("train_examples"):  # without a subset, the examples do not depend on the seed
-        settings = [(section, key) for section, key in settings if section != "train"]
-    return tuple(f"{section}.{key}={recipe[section][key]}" for section, key in settings)
+    if not path.is_file():
+        return ()
+    recipe = config.validate_recipe(FinetuneRecipe, store.read_toml(path), str(path))
+    data = recipe.data
+    table = recipe.table
+    overrides = [f"data.train_examples={data.train_examples}", f"data.dev_examples={data.dev_examples}"]
+    overrides += [f"table.holdout={table.holdout}", f"table.holdout_seed={table.holdout_seed}"]
+    if data.train_examples:  # without a subset, the examples do not depend on the seed
+        overrides.append(f"train.seed={recipe.train.seed}")
+    return tuple(overrides)
 
 
 def _is_single_file(source: object, data: str | None) -> bool:
