@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from albert_cli import console, store
+from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.output import read_earlier_result, require_own_output
@@ -30,7 +30,7 @@ from albert_cli.tasks.token_data import TokenFiles
 from albert_cli.training import run
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import score_majority
-from albert_cli.training.task_recipe import load_recipe
+from albert_cli.training.task_recipe import FinetuneRecipe, load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 
@@ -168,7 +168,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     """
     first = _prepare_member(name, request, directories[0])
     check_test_file(first.task)
-    inputs = _load_inputs(first, directories)
+    inputs = _load_inputs(name, request, first, directories)
     metric = first.task.metrics[0]
     outputs = []
     scores = []
@@ -182,7 +182,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     return _ScoredMembers(first, inputs, outputs, scores)
 
 
-def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
+def _load_inputs(name: str, request: TaskRequest, first: PreparedTask, directories: Sequence[Path]) -> Inputs:
     """Load the inputs of the first member, without the rows on which the members are known to be trained.
 
     If the data are a single file, scoring uses all of its rows. If a run was trained on this file, the dev examples are
@@ -192,19 +192,43 @@ def _load_inputs(first: PreparedTask, directories: Sequence[Path]) -> Inputs:
     if not _is_single_file(first.task.source, first.request.data):
         return inputs
     rows = len(inputs.dev_examples)
-    results = [read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()]
-    runs = [result for result in results if isinstance(result, RunResult)]
+    results = {path: read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()}
     # Training may leave out examples of the file, such as questions whose answers are not in their context.
-    if any(sum(result.examples.values()) <= rows for result in runs):
-        task = replace(first.task, scores_whole_file=False)
-        training_inputs = replace(first, task=task, needs_training=True).load_inputs()
-        if any(result.data == training_inputs.fingerprint for result in runs):
+    data_of_runs = {
+        path: result.data
+        for path, result in results.items()
+        if isinstance(result, RunResult) and sum(result.examples.values()) <= rows
+    }
+    for overrides in dict.fromkeys(map(_example_overrides, data_of_runs)):
+        trained_request = replace(request, overrides=(*overrides, *request.overrides))
+        prepared = _prepare_member(name, trained_request, directories[0])
+        task = replace(prepared.task, scores_whole_file=False)
+        training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
+        if training_inputs.fingerprint in data_of_runs.values():
             return training_inputs
     console.info(
         f"{first.request.data}: all {rows:,} examples are scored; "
         "if a member was trained on some of them, the scores are too high"
     )
     return inputs
+
+
+def _example_overrides(directory: Path) -> tuple[str, ...]:
+    """Return overrides with the settings by which a run's training selected its examples, from the run's recipe.
+
+    A checkpoint records the settings `[span]`, so they are not among them.
+    """
+    path = directory / "recipe.toml"
+    if not path.is_file():
+        return ()
+    recipe = config.validate_recipe(FinetuneRecipe, store.read_toml(path), str(path))
+    data = recipe.data
+    table = recipe.table
+    overrides = [f"data.train_examples={data.train_examples}", f"data.dev_examples={data.dev_examples}"]
+    overrides += [f"table.holdout={table.holdout}", f"table.holdout_seed={table.holdout_seed}"]
+    if data.train_examples:  # without a subset, the examples do not depend on the seed
+        overrides.append(f"train.seed={recipe.train.seed}")
+    return tuple(overrides)
 
 
 def _is_single_file(source: object, data: str | None) -> bool:

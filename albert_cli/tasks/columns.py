@@ -8,6 +8,7 @@ role, so that no label is read as a text.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from albert_cli import console
 from albert_cli.errors import InputError
@@ -89,11 +90,34 @@ def find_label_column(
 ) -> int | None:
     """Return the index of the column with labels; None without such a column, even if the settings name one.
 
-    A file with hidden labels lacks the column. If labels are needed, use `require_column`.
+    The column may differ in case from the name in the settings. A file with hidden labels lacks the column. If labels
+    are needed, use `require_label_column`.
     """
-    if settings.label and settings.label not in table.columns:
-        return None
+    if settings.label:
+        return find_trained_column(table, settings.label)
     return find_column(table, "label", settings, names)
+
+
+def require_label_column(
+    table: TextTable, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
+) -> int:
+    """Return the index of the column with labels; raises `InputError` if there is none."""
+    index = find_label_column(table, settings, names)
+    if index is None:
+        expected = [settings.label] if settings.label else names["label"]
+        raise missing_column(table, "label", expected, label_and_id_roles(settings))
+    return index
+
+
+def name_label_column(
+    settings: TableSettings, table: TextTable, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
+) -> TableSettings:
+    """Return settings that name the label column of `table`, a task's first table.
+
+    In the task's other tables, a column with another usual name, such as `score`, is then not read as the label.
+    """
+    column = None if settings.label_columns else find_label_column(table, settings, names)
+    return settings if column is None else replace(settings, label=table.columns[column])
 
 
 def find_id_column(table: TextTable, settings: TableSettings) -> int | None:
@@ -262,6 +286,8 @@ def missing_column(
     elif role == "label" and len(binary := _binary_columns(table)) > 1:
         listed = ", ".join(f'"{name}"' for name in binary)
         hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"
+    elif role == "label" and len(names) == 1:  # the label's column in another file, or in the settings
+        hint += " for a column of all files"
     elif format_suffix(table.origin) in (".csv", ".tsv", ".txt"):
         hint += "; if the first row is no header, add one"
     expected = " or ".join(map(repr, names))

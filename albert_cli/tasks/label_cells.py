@@ -13,7 +13,7 @@ from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.tasks.columns import require_column
+from albert_cli.tasks.columns import require_label_column
 from albert_cli.tasks.label_names import comparable_name
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -49,7 +49,7 @@ def read_label_cells(table: TextTable, settings: TableSettings) -> list[LabelCel
 
     Raises `InputError` if there is no column of labels.
     """
-    column = require_column(table, "label", settings)
+    column = require_label_column(table, settings)
     labels = []
     for index, row in enumerate(table.cells):
         text = row[column].strip()

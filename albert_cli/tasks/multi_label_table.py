@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
-from albert_cli.tasks.columns import find_named_columns, require_column
+from albert_cli.tasks.columns import find_named_columns, require_label_column
 from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing
 from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.table_settings import TableSettings
@@ -40,7 +40,7 @@ def is_multi_label_table(table: TextTable, settings: TableSettings) -> bool:
         return settings.kind == "multi-label"
     if settings.label_columns:
         return True
-    column = require_column(table, "label", settings)
+    column = require_label_column(table, settings)
     return any(row[column].lstrip().startswith("[") or _SEPARATOR in row[column] for row in table.cells)
 
 
@@ -48,11 +48,12 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
     """Return the classes of every row; raises `InputError` naming the line of a label that cannot be read.
 
     An empty label means no class. Other spellings of a missing value are missing labels, unless they are in `classes`;
-    "none", "NA" and similar ones are missing labels only if `table.missing` is "skip".
+    "none", "NA" and similar ones are missing labels only if `table.missing` is "skip". All labels are missing if they
+    are hidden (`are_hidden`).
     """
     if settings.label_columns:
         return _read_label_columns(table, settings)
-    column = require_column(table, "label", settings)
+    column = require_label_column(table, settings)
     label_sets = []
     for index, row in enumerate(table.cells):
         cell = LabelCell(row[column].strip(), table.where(index))
@@ -60,6 +61,8 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
             label_sets.append(LabelSet((), cell.where, missing=cell))
         else:
             label_sets.append(LabelSet(_split_classes(cell.text, cell.where), cell.where))
+    if all(len(row.names) == 1 for row in label_sets) and are_hidden([row.names[0] for row in label_sets], classes):
+        return [LabelSet((), row.where, missing=LabelCell(row.names[0], row.where)) for row in label_sets]
     return label_sets
 
 

@@ -16,6 +16,7 @@ from albert_cli.errors import InputError
 from albert_cli.tasks.base import AnyTask, as_any_task
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.choice_columns import (
+    CHOICE_COLUMN_NAMES,
     LABEL_DESCRIPTIONS,
     ChoiceRow,
     counts_options_from_0,
@@ -26,15 +27,18 @@ from albert_cli.tasks.choice_columns import (
 )
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.columns import (
+    COLUMN_NAMES,
     check_texts,
     find_id_column,
     find_label_column,
     find_text_columns,
+    name_label_column,
     reject_objects,
     reject_shared_columns,
     warn_unused_texts,
 )
 from albert_cli.tasks.label_cells import infer_classes, match_model_labels, read_label_cells
+from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
 from albert_cli.tasks.multi_label import MultiLabelClassification
 from albert_cli.tasks.multi_label_table import infer_label_names, is_multi_label_table, read_label_sets
@@ -80,8 +84,10 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     tables = TableFiles(settings, files, is_single_file)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
     settings = name_trained_columns(settings, first_table, head.columns)
+    is_choice = is_choice_table(first_table, settings)
+    settings = name_label_column(settings, first_table, CHOICE_COLUMN_NAMES if is_choice else COLUMN_NAMES)
     tables = replace(tables, settings=settings)
-    if is_choice_table(first_table, settings):
+    if is_choice:
         task = as_any_task(_choice_task(settings, tables, first_table))
     elif _is_multi_label(settings, tables, first_table, head):
         task = as_any_task(_multi_label_task(settings, tables, first_table, head))
@@ -207,11 +213,14 @@ def _is_multi_label(settings: TableSettings, tables: TableFiles, first_table: Te
 
 
 def _fits_multi_label_head(settings: TableSettings, tables: TableFiles, table: TextTable, head: ModelHead) -> bool:
-    """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table."""
+    """Return True if the data may be for scoring a multi-label model, and the model has all classes of the table.
+
+    The table may spell a class differently than the model.
+    """
     if settings.kind not in ("auto", "multi-label") or not head.is_multi_label or not tables.may_be_for_scoring:
         return False
     names = {name for label_set in read_label_sets(table, settings, head.labels) for name in label_set.names}
-    return names <= set(head.labels)
+    return all(find_label(name, head.labels) is not None for name in names)
 
 
 def _multi_label_task(

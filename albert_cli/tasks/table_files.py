@@ -72,13 +72,13 @@ def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str
     `data` or a file in the settings does not exist, or if `data` holds no file.
     """
     files_in_settings = {"train": settings.train, "dev": settings.dev, "test": settings.test}
-    chosen = {split: _find_named_file(file, data) for split, file in files_in_settings.items() if file}
+    chosen = {split: file for split, file in files_in_settings.items() if file}
     files: dict[str, str] = {}
     if is_hub_source(data):
         files = _hub_files(data)
     elif data is not None:
         files = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in chosen])
-    files |= chosen
+    files |= {split: _find_named_file(file, data) for split, file in chosen.items()}
     if not files:
         raise ConfigError("the task 'table' has no data", "use --data DIR, or -s table.train=FILE")
     return {split: files[split] for split in _FILE_NAMES if split in files}
@@ -87,12 +87,14 @@ def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str
 def _find_named_file(name: str, data: str | None) -> str:
     """Return the path of a file that the settings name: in the working directory, or else in the folder `data`.
 
-    Raises `InputError` if `data` is a folder and neither has the file.
+    Raises `InputError` if there is no such file; the name of a data set of the Hub is returned unchecked.
     """
-    if data is None or is_hub_source(name) or Path(name).exists() or not Path(data).is_dir():
+    if is_hub_source(name) or Path(name).is_file():
         return name
+    if data is None or not Path(data).is_dir():
+        raise InputError(f"{name}: no such file", "check its name")
     path = Path(data) / name
-    if not path.exists():
+    if not path.is_file():
         raise InputError(f"{name}: no such file in the working directory or in {data}", "check its name")
     return str(path)
 

@@ -58,3 +58,6 @@ class TableSettings:
             raise ConfigError("table.labels lists a class twice")
         if len(self.labels) == 1:
             raise ConfigError(f"table.labels lists one class, {self.labels[0]!r}", "list two classes or more")
+        for key, columns in (("label_columns", self.label_columns), ("choices", self.choices)):
+            if len(set(columns)) != len(columns):
+                raise ConfigError(f"table.{key} lists a column twice", "list each column once")

@@ -22,7 +22,7 @@ from albert_cli.tasks.choice_columns import (
     read_choice_rows,
 )
 from albert_cli.tasks.classification import TextExample
-from albert_cli.tasks.columns import find_label_column, match_text_columns, require_column
+from albert_cli.tasks.columns import find_label_column, match_text_columns, require_label_column
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing, missing_label, read_label_cells
 from albert_cli.tasks.multi_label import MultiLabelExample
@@ -173,7 +173,7 @@ class ChoiceTableSource(TableSource[ChoiceExample]):
         columns = find_choice_columns(table, settings)
         must_have_labels = split not in task.test_splits
         if must_have_labels:
-            require_column(table, "label", settings, CHOICE_COLUMN_NAMES)
+            require_label_column(table, settings, CHOICE_COLUMN_NAMES)
         examples = []
         for index, row in enumerate(read_choice_rows(table, columns)):
             if must_have_labels and settings.missing == "skip" and row.has_missing_label:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +50,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 NER = "ner"
 ARCHITECTURE = "ForTokenClassification"
+_TABLE_SETTINGS = ("title", "holdout")  # the settings of `[table]` that the task `ner` uses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,8 +302,10 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
 
     The tags of a folder with a train file are those in train. A single file or a folder without train may serve to
     score a model: its tags are `model_labels`, the tags of the model. If `model_labels` is empty, they are the tags in
-    the first file. Raises `ConfigError` if `data` is None, and `InputError` for missing or damaged files.
+    the first file. Raises `ConfigError` if `data` is None, or for a setting that only the task `table` has, and
+    `InputError` for missing or damaged files.
     """
+    _reject_unused_settings(settings)
     if data is None:
         raise ConfigError("the task 'ner' has no data", "use --data DIR with train.conll or train.jsonl")
     files = find_token_files(data)
@@ -331,6 +334,16 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         source=source,
     )
     return as_any_task(task.with_splits(files))
+
+
+def _reject_unused_settings(settings: TableSettings) -> None:
+    """Raise `ConfigError` for a value of `[table]` that the task `ner` does not use, unless it is the default."""
+    for setting in fields(settings):
+        if setting.name not in _TABLE_SETTINGS and getattr(settings, setting.name) != setting.default:
+            hint = (
+                "remove it; the files are those of --data" if setting.name in ("train", "dev", "test") else "remove it"
+            )
+            raise ConfigError(f"the task 'ner' does not use table.{setting.name}", hint)
 
 
 def tag_names(checkpoint: hub.Checkpoint) -> tuple[str, ...]:

@@ -126,6 +126,26 @@ def test_ensemble_scores_held_out_rows_of_a_single_file(task: str, encoder: Path
     assert "all 30 examples are scored" in printed
 
 
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("table", ("data.train_examples=8",)),
+        ("table", ("table.holdout=0.4", "table.holdout_seed=3", "data.dev_examples=4")),
+        ("ner", ("table.holdout=0.4",)),
+    ],
+)
+def test_ensemble_scores_rows_held_out_by_the_recipe(
+    task: str, settings: tuple[str, ...], encoder: Path, tmp_path: Path
+) -> None:
+    path = write_single_file(tmp_path, task)
+    runs = evaluate(task, str(encoder), str(path), tmp_path / "runs", 2, (*QUICK, *settings), "cpu")
+    members = [tmp_path / "runs" / "run-1", tmp_path / "runs" / "run-0"]
+    albert("ensemble", task, *members, "--device", "cpu", "--data", path, "--out", tmp_path / "both")
+    result = json.loads((tmp_path / "both" / "results.json").read_text())
+    assert result["examples"] == runs["examples"]
+    assert [m["score"] for m in result["members"]] == list(runs["scores_by_seed"].values())[::-1]
+
+
 def test_ensemble_finds_runs_of_evaluations_and_suites(tuned: Any, glue: Path, tmp_path: Path) -> None:
     for name in ("suite/cola/run-0", "suite/cola/run-10", "suite/cola/run-9", "alone/run-old"):
         shutil.copytree(tuned("cola"), tmp_path / name)

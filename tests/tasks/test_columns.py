@@ -238,3 +238,23 @@ def test_missing_column_that_is_the_label_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\n")
     with pytest.raises(InputError, match="'text' is already the label"):
         open_table(validate_recipe(TableSettings, {"label": "text"}, "recipe"), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("texts", "label", "other"),
+    [("text", "label", "score"), ("question,choice1,choice2", "label", "answer"), ("text", "tags", "label")],
+)
+def test_label_column_of_train_is_that_of_all_files(tmp_path: Path, texts: str, label: str, other: str) -> None:
+    cells = ",".join("ab cd" for _ in texts.split(","))
+    rows = f"{cells},1,A\n{cells},2,B\n"
+    for split, spelling in (("train", label), ("dev", label.upper())):
+        (tmp_path / f"{split}.csv").write_text(f"{texts},{other},{spelling}\n{rows}")
+    (tmp_path / "test.csv").write_text(f"{texts},{other}\n{cells},1\n")
+    settings = TableSettings(label="tags" if label == "tags" else "")
+    task = open_table(settings, str(tmp_path))
+    dev: list[Any] = task.read("dev")
+    test: list[Any] = task.read("test")
+    assert [[example.label for example in examples] for examples in (dev, test)] == [[0, 1], [None]]
+    (tmp_path / "dev.csv").write_text((tmp_path / "test.csv").read_text())
+    with pytest.raises(InputError, match=rf"dev\.csv: no column '{label}' for the label"):
+        open_table(settings, str(tmp_path)).read("dev")

@@ -122,6 +122,21 @@ def test_read_multi_label_hidden_columns_are_missing(tmp_path: Path) -> None:
         task.for_scoring("test").read("test")
 
 
+@pytest.mark.parametrize("label", ["-1", "[-1]"])
+def test_read_multi_label_hidden_labels_are_missing(tmp_path: Path, label: str) -> None:
+    (tmp_path / "train.csv").write_text("text,label\nx,good|bad\ny,bad\n", encoding="utf-8")
+    (tmp_path / "dev.csv").write_text("text,label\nx,bad\n", encoding="utf-8")
+    (tmp_path / "test.csv").write_text(f"text,label\nx,{label}\ny,{label}\n", encoding="utf-8")
+    task = open_table(TableSettings(), str(tmp_path))
+    assert isinstance(task, MultiLabelClassification)
+    assert [example.labels for example in task.read("test")] == [None, None]
+    with pytest.raises(InputError, match=r"test\.csv:2: the label '-1' is a missing value"):
+        task.for_scoring("test").read("test")
+    (tmp_path / "test.csv").write_text("text,label\nx,-1\ny,bad\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"test\.csv:2: label '-1' is not one of"):
+        open_table(TableSettings(), str(tmp_path)).read("test")
+
+
 def test_read_multi_label_other_spelling_is_the_class(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("text,label\nx,Good|bad\ny,bad\n", encoding="utf-8")
     (tmp_path / "dev.csv").write_text("text,label\nx,good\ny,Bad|GOOD\n", encoding="utf-8")

@@ -307,6 +307,8 @@ def test_table_settings_bad_values_are_rejected() -> None:
         {"labels": ["a", "a"]},
         {"labels": ["a"]},
         {"kind": "x"},
+        {"label_columns": ["a", "a", "b"]},
+        {"choices": ["a", "b", "a"]},
     ):
         with pytest.raises(ConfigError):
             settings(**values)

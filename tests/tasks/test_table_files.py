@@ -44,3 +44,15 @@ def test_named_file_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: pyt
     assert [len(task.read(split)) for split in ("train", "dev")] == [2, 2]
     with pytest.raises(InputError, match=r"gone\.csv: no such file in the working directory or in data"):
         open_table(TableSettings(train="gone.csv"), "data")
+
+
+@pytest.mark.parametrize("data", [None, "train.csv", "folder"])
+def test_named_file_that_is_missing_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str | None
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "train.csv").write_text(ROWS)
+    monkeypatch.chdir(tmp_path)
+    for name in ("tset.csv", "folder"):  # a folder is no file
+        with pytest.raises(InputError, match=f"{name}: no such file"):
+            open_table(TableSettings(train="train.csv", test=name), data)

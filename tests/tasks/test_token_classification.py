@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import seqeval.metrics
 import torch
 import transformers
 
-from albert_cli.errors import CheckpointError, InputError
+from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.entities import (
@@ -365,6 +366,15 @@ def test_open_token_task_holds_out_a_tenth(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text(conll(sentences(30)))
     task = open_token_task(TableSettings(), str(tmp_path), ())
     assert len(task.read("train")) == 27 and len(task.read("dev")) == 3
+
+
+@pytest.mark.parametrize("values", [{"dev": "other.conll"}, {"holdout_seed": 3}, {"labels": ("O", "B-PER")}])
+def test_open_token_task_unused_setting_is_rejected(tmp_path: Path, values: dict[str, Any]) -> None:
+    (tmp_path / "train.conll").write_text(conll(sentences(30)))
+    with pytest.raises(ConfigError, match=f"does not use table.{next(iter(values))}"):
+        open_token_task(TableSettings(**values), str(tmp_path), ())
+    task = open_token_task(TableSettings(title="people", holdout=0.2), str(tmp_path), ())
+    assert (task.title, len(task.read("dev"))) == ("people", 6)
 
 
 def test_read_unknown_tag_is_named(tmp_path: Path) -> None:
