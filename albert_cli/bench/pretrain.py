@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli import config as recipes
-from albert_cli import console
+from albert_cli import console, store
 from albert_cli.bench import harness, memory, peer
 from albert_cli.bench.harness import Conditions, TimedCall, VariantTiming, Workload
 from albert_cli.bench.inputs import load_text
@@ -43,12 +43,15 @@ from albert_cli.training.device import (
     resolve_auto,
     use_threads,
 )
+from albert_cli.training.first_weights import ParentRun
 from albert_cli.training.idle_ranks import parallel_speedup
 from albert_cli.training.job import MicroBatch, split_micro_batches
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob, SampledBatch
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.reduction import reduce_gradients
+from albert_cli.training.resolve import RunEnvironment, with_auto_values, with_warm_start
+from albert_cli.training.warm_start import find_parent
 
 PARTS: Final = ("data", "forward", "backward", "optimizer", "communication")
 _CPU_TOKENS: Final = 1024  # default limit of a micro-batch on a CPU, where the recipe's micro-batch would take minutes
@@ -61,7 +64,7 @@ class PretrainBenchOptions:
 
     data: Path | None = None  # without a data directory: random ids
     overrides: tuple[str, ...] = ()
-    sequences: int = 0  # of a micro-batch; 0: those of the recipe, fewer on a CPU
+    sequences: int = 0  # of a micro-batch; 0: those that training has, fewer on a CPU and with `against` on a GPU
     rounds: int = 5
     against: str | None = None  # "transformers", or None for albert alone
     compiled: bool = True  # with `against`, also time compiled models
@@ -130,6 +133,29 @@ def prepare_recipe(name: str, options: PretrainBenchOptions) -> tuple[PretrainRe
     return load_pretrain_recipe(name, options.overrides, text.vocabulary.size), text, source
 
 
+def resolve_for_bench(
+    recipe: PretrainRecipe, options: PretrainBenchOptions, device: torch.device, group: RankGroup
+) -> PretrainRecipe:
+    """Fill in the parent run's step and, on a GPU, every "auto", as the first start of a run does.
+
+    With `against`, `batch.micro_tokens = "auto"` remains, and a micro-batch has `train.micro_batch_size` sequences,
+    because `transformers` needs more memory than albert. Raises `ConfigError` for a recipe with a teacher.
+    """
+    if recipe.distill is not None:
+        raise ConfigError(
+            "distill: the benchmark computes no teacher, which every step of the run would",
+            "use `albert pretrain … --dry-run`, which estimates the time of a run with its teacher",
+        )
+    warm_start = recipe.warm_start
+    if warm_start is not None and warm_start.continues is not None and warm_start.step is None:
+        parent = find_parent(warm_start)
+        environment = RunEnvironment(device, group, "", store.fingerprint(parent), ParentRun.load(parent))
+        recipe = with_warm_start(recipe, environment, None)
+    if device.type == "cuda" and not options.sequences and not options.against:
+        recipe = with_auto_values(recipe, RunEnvironment(device, group, ""), None)
+    return recipe
+
+
 class PretrainBench:
     """A recipe's model with its optimizer on the device, and the examples of every round."""
 
@@ -138,7 +164,8 @@ class PretrainBench:
         self.options = options
         self.device = device
         self.group = group
-        self.recipe, text, self.source = prepare_recipe(name, options)
+        recipe, text, self.source = prepare_recipe(name, options)
+        self.recipe = resolve_for_bench(recipe, options, device, group)
         length = self.recipe.data.max_seq_length
         batch_size = self.recipe.train.batch_size
         if options.sequences > batch_size:
@@ -307,7 +334,7 @@ class PretrainBench:
             optimizer_fraction=round(parts["optimizer"] / seconds, 5),
             communication_fraction=round(parts["communication"] / seconds, 5),
             steps=steps,
-            days=round(days, 4),
+            days=float(f"{days:.6g}"),
             devices_for_a_week=math.ceil(device_days / 7),
             devices_for_a_day=math.ceil(device_days),
         )

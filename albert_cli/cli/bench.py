@@ -65,7 +65,11 @@ def bench_pretrain(
     ] = None,
     sequences: Annotated[
         int,
-        typer.Option(min=0, help="Sequences in a micro-batch; 0: the recipe's on a GPU, about 1,024 tokens on a CPU."),
+        typer.Option(
+            min=0,
+            help="Sequences in a micro-batch; 0: as in training on a GPU, or train.micro_batch_size with --against; "
+            "about 1,024 tokens on a CPU.",
+        ),
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
     compiled: Annotated[

@@ -230,7 +230,7 @@ def draw_points(points: Sequence[LabeledPoint]) -> str:
         axes.set_xscale("log")
         axes.margins(x=0.2, y=0.2)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:,.3g} M"))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e6:,.10g} M"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("parameters")
         _use_plain_ticks(axes.yaxis)
@@ -332,7 +332,7 @@ def _use_plain_ticks(axis: Axis, *, integer: bool = False) -> None:
 
     def format_tick(value: float, _: object) -> str:
         if abs(value) >= 10_000:
-            return f"{value / 1000:,.4g}k"
+            return f"{value / 1000:,.10g}k"
         if value == round(value):
             return f"{value:,.0f}"
         return f"{value:.4g}"

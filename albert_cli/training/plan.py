@@ -335,7 +335,7 @@ def describe_run(
         tokens_per_micro_batch_at_most=recipe.batch.max_micro_tokens or None,
         tokens_per_step_at_most=train.batch_size * recipe.data.max_seq_length,
         corpus_tokens=corpus.n_tokens,
-        passes_over_corpus=round(recipe.total_sequences / examples_per_pass(corpus, recipe.data), 2),
+        passes_over_corpus=float(f"{recipe.total_sequences / examples_per_pass(corpus, recipe.data):.4g}"),
         weights_gradients_moments_bytes=memory.state,
         activations_bytes=memory.activations,
         teacher_bytes=memory.teacher or None,

@@ -75,6 +75,15 @@ class WarmStart:
             )
 
 
+def find_parent(warm_start: WarmStart) -> Path:
+    """Return the directory of the checkpoint to start from; raise `CheckpointError` if it does not exist."""
+    if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
+        hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
+        raise CheckpointError(*store.explain_no_directory(Path(warm_start.continues), hint))
+    name = warm_start.continues or warm_start.checkpoint  # exactly one is set
+    return hub.find_checkpoint(str(name))
+
+
 def load_parent(
     warm_start: WarmStart,
     model: ModelConfig,
@@ -89,11 +98,7 @@ def load_parent(
     `CheckpointError` if the checkpoint does not exist, and `ConfigError` if it does not fit the model, the vocabulary
     or the fingerprint in `warm_start`.
     """
-    if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
-        hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
-        raise CheckpointError(*store.explain_no_directory(Path(warm_start.continues), hint))
-    name = warm_start.continues or warm_start.checkpoint  # exactly one is set
-    parent = hub.read_checkpoint(hub.find_checkpoint(str(name)))
+    parent = hub.read_checkpoint(find_parent(warm_start))
     hub.verify_fingerprint(parent.directory, "checkpoint", "warm_start.fingerprint", warm_start.fingerprint)
     for key in _EQUAL_KEYS:
         value = getattr(model, key)

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from albert_cli.bench import pretrain
+from albert_cli.ranks import RankGroup
+from albert_cli.training import capacity
 from tests.helpers.command import albert
 from tests.helpers.processes import start_ranks
 
@@ -120,3 +123,33 @@ def test_duration_of_a_run_counts_the_batch_warmup(recipe: Path, tiny_data: Path
     updates = parts["optimizer"] + parts["communication"]
     computing = 1000 * step["seconds"] - updates  # of a step with the whole batch; on average a step has 4 of 8
     assert step["days"] == pytest.approx(steps * (computing * 4 / 8 + updates) / 86.4e6, rel=0.01)
+
+
+def test_gpu_micro_batch_is_that_of_training(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "available_memory", lambda device: 10**11)  # of a GPU, which this test does not need
+    settings = ("model.vocab_size=40", 'batch.micro_tokens="auto"', "train.compile=off", "train.batch_size=64")
+    cuda, group = torch.device("cuda", 0), RankGroup()
+    for changes, expected in ({}, 64), ({"sequences": 2}, 4), ({"against": "transformers"}, 4):
+        options = pretrain.PretrainBenchOptions(overrides=settings, **changes)
+        prepared, _, _ = pretrain.prepare_recipe(str(recipe), options)
+        resolved = pretrain.resolve_for_bench(prepared, options, cuda, group)
+        assert resolved.sequences_per_micro_batch == expected, changes
+
+
+def test_teacher_is_rejected(recipe: Path, tiny_data: Path, finished: Path) -> None:
+    call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu")
+    assert "--dry-run" in albert(*call, "-s", f"distill.teacher={finished}", expect=2).err
+
+
+def test_duration_leaves_out_steps_of_the_continued_run(recipe: Path, tiny_data: Path, finished: Path) -> None:
+    call = ("bench", "pretrain", recipe, "--data", tiny_data, "--rounds", 1, "--device", "cpu")
+    changes = ("-s", f"warm_start.continues={finished}", "-s", "schedule.total_steps=50")
+    result = json.loads(albert(*call, *changes, "--json").out)
+    assert result["recipe_step"]["steps"] == 50 - 30
+    missing = albert(*call, "-s", "warm_start.continues=missing", expect=4)
+    assert "missing: no such directory" in missing.err
+
+
+def test_days_of_a_short_run_are_not_rounded_to_zero(measured: dict[str, Any]) -> None:
+    step = measured["recipe_step"]
+    assert step["days"] == pytest.approx(30 * step["seconds"] / 86400, rel=0.001) and step["days"] > 0

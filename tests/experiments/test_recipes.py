@@ -299,6 +299,14 @@ def test_ensemble_needs_the_tasks_of_all_its_members() -> None:
         make_plan(experiment, request)
 
 
+@pytest.mark.parametrize("name", ["glue", "squad-race"])
+def test_ensemble_is_compared_with_each_of_its_members(name: str) -> None:
+    experiment = recipe.load_experiment(name)
+    (claim,) = (claim for claim in experiment.claims if "best member" in claim.statement)
+    compared = {condition.minus for condition in claim.conditions if condition.value == "ensemble.tasks_mean"}
+    assert compared == {(f"{member}.tasks_mean",) for member in experiment.variants["ensemble"].members}
+
+
 # Lowest and highest values of models that have learned nothing but the frequencies of pieces and classes.
 NOTHING = {
     "mlm_accuracy": (0.0, 0.15), "own_mlm_accuracy": (0.0, 0.15), "mlm_loss": (5.0, 8.0), "sop_accuracy": (0.49, 0.51),

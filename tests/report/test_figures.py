@@ -9,7 +9,16 @@ from html import unescape
 
 import pytest
 
-from albert_cli.report.figures import DotRow, LabeledPoint, TrendSeries, draw_dots, draw_points, draw_trends
+from albert_cli.report.figures import (
+    DotRow,
+    LabeledPoint,
+    LineSeries,
+    TrendSeries,
+    draw_curves,
+    draw_dots,
+    draw_points,
+    draw_trends,
+)
 
 DIRECTORIES = ("lr=1e-5,batch=16", "lr=2e-5,batch=16", "lr=5e-5,batch=16")
 
@@ -55,3 +64,10 @@ def test_legend_of_trends_has_every_label() -> None:
     """matplotlib leaves out labels that begin with "_"."""
     labels = ["_run", "run", "_", "__a__"]
     assert set(draw_labels("trends", labels)) >= {f"{label}  60.0" for label in labels}
+
+
+def test_ticks_of_large_numbers_have_no_exponents() -> None:
+    curve = texts_in(draw_curves([LineSeries([(1, 1e6), (2, 25e6)], "#000000")]))
+    points = texts_in(draw_points([LabeledPoint(x, 50.0, "model", "#000000") for x in (2e8, 2e9)]))
+    assert "20,000k" in curve and "1,000 M" in points
+    assert not any(re.search(r"[0-9]e[+-]", text) for text in (*curve, *points))

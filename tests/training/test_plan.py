@@ -40,7 +40,10 @@ def test_plan_counts_growing_batch(recipe: Path, tiny_data: Path, tmp_path: Path
     assert growing.passes_over_corpus == pytest.approx(constant.passes_over_corpus * sequences / 240, abs=0.01)
     longer = plan_pretraining(str(recipe), tiny_data, run, ["schedule.total_steps=3000"], device="cpu").plan
     size = examples_per_pass(TokenCorpus.open(tiny_data), PairSettings(32))
-    assert longer.passes_over_corpus == round(24_000 / size, 2)
+    assert longer.passes_over_corpus == pytest.approx(24_000 / size, rel=1e-3)
+    tiny = ("schedule.total_steps=1", "schedule.warmup_steps=0", "train.batch_size=1", "train.micro_batch_size=1")
+    shortest = plan_pretraining(str(recipe), tiny_data, run, tiny, device="cpu").plan
+    assert shortest.passes_over_corpus == pytest.approx(1 / size, rel=1e-3)
     by_tokens = plan_pretraining(str(recipe), tiny_data, run, [BY_TOKENS], device="cpu").plan
     assert (constant.sequences_per_micro_batch, by_tokens.sequences_per_micro_batch) == (4, 2)
     assert by_tokens.activations_bytes == constant.activations_bytes / 2
