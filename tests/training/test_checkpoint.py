@@ -9,11 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.model import weight_files
-from albert_cli.training.checkpoint import OPTIMIZER_FILE, TrainState, restore_optimizer, save_checkpoint
+from albert_cli.training.checkpoint import (
+    OPTIMIZER_FILE,
+    TrainState,
+    find_newest_valid,
+    restore_optimizer,
+    save_checkpoint,
+    step_directory,
+)
 from albert_cli.training.optimizers import make_optimizer, state_tensors, update_weights
 from albert_cli.training.settings import OptimizerSettings
+from tests.helpers import failing_disk
 from tests.helpers.jobs import MakeJob, gradients
 
 
@@ -80,3 +89,19 @@ def test_restore_optimizer_memory_error_is_raised(
             patch.setattr(weight_files, "load_file", fail)
             with pytest.raises(type(error)):
                 restore_optimizer(directory, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [("stat", "manifest.json"), ("read", "manifest.json"), ("stat", "state.json")]
+)
+def test_find_newest_valid_failing_disk_renames_nothing(
+    call: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        with store.commit_directory(step_directory(tmp_path, step), "checkpoint") as staging:
+            store.write_json(staging / "state.json", {})
+    with monkeypatch.context() as patch:
+        failing_disk.fail_calls(patch, call, name)
+        with pytest.raises(CheckpointError, match=name):
+            find_newest_valid(tmp_path)
+    assert find_newest_valid(tmp_path) == step_directory(tmp_path, 2)
