@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from albert_cli import machine, ranks
+from albert_cli.errors import ConfigError
 from albert_cli.launch import launch
 from albert_cli.ranks import RankGroup, process_group
 from tests.helpers.processes import PATIENCE, Run, albert, end, free_port, start, start_ranks
@@ -248,3 +249,11 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     assert [line.partition(":")[0] for line in lines] == ["error", "hint"], printed
     assert "optimizer.rate" in lines[0]
     assert not list(tmp_path.glob("albert-*"))
+
+
+@pytest.mark.parametrize("value", ["3m", "", "0", "-1", "nan", "inf"])
+def test_process_group_wrong_peer_timeout_raises(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(ranks.PEER_TIMEOUT_VARIABLE, value)
+    with pytest.raises(ConfigError, match=ranks.PEER_TIMEOUT_VARIABLE), process_group("cpu"):
+        pass
