@@ -52,11 +52,15 @@ class CheckpointError(AlbertError):
     """Files of an artifact that cannot be used or written (exit code 4).
 
     An artifact is a checkpoint, a vocabulary, a data directory or a result. Its files may be missing, damaged or of the
-    wrong kind. The class also reports a disk that is full or fails, even while a text is read.
+    wrong kind. Its subclass `DiskError` also reports a disk that fails while a text is read.
     """
 
     exit_code = 4
     default_hint = "restore it from its source, or create it again"
+
+
+class DiskError(CheckpointError):
+    """A disk that is full or fails, or too many open files, so a later attempt may succeed (exit code 4)."""
 
 
 class DivergedError(AlbertError):

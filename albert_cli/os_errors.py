@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from albert_cli.errors import AlbertError, BusyError, CheckpointError, InputError
+from albert_cli.errors import AlbertError, BusyError, DiskError, InputError
 
 # Errors that the machine causes; the path may be correct.
 _DISK_FAILURES = (errno.EIO, errno.EINTR, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT)
@@ -57,11 +57,11 @@ def from_os_error(error: BaseException, path: object = None) -> AlbertError | No
         return None
     message = f"{path or 'a file'}: {os.strerror(number)}"
     if number in _DISK_FULL:
-        return CheckpointError(message, "free some space and run the same command again; finished files are intact")
+        return DiskError(message, "free some space and run the same command again; finished files are intact")
     if number in _TOO_MANY_FILES:
-        return CheckpointError(message, "raise the limit, such as: ulimit -n 4096; then run the same command again")
+        return DiskError(message, "raise the limit, such as: ulimit -n 4096; then run the same command again")
     if number in _DISK_FAILURES:
-        return CheckpointError(message, "check the disk; the same command continues from what was complete")
+        return DiskError(message, "check the disk; the same command continues from what was complete")
     return InputError(message, "check the path and its permissions")
 
 
@@ -82,7 +82,7 @@ def translate_os_errors(path: Path, needed: int | None = None) -> Iterator[None]
             sizes = f"{free_bytes(path) / 1e6:.1f} MB free"
             if needed is not None:
                 sizes = f"{needed / 1e6:.1f} MB needed, {sizes}"
-            translated = CheckpointError(f"{path}: the disk is full ({sizes})", translated.hint)
+            translated = DiskError(f"{path}: the disk is full ({sizes})", translated.hint)
         raise translated from error
 
 
@@ -136,7 +136,7 @@ def translate_stdout_errors() -> Iterator[None]:
 def translate_read_errors(path: Path | str) -> Iterator[None]:
     """Raise `InputError` for an error of the operating system, or of a decompressor, while the block reads a file.
 
-    Raises `CheckpointError` for a failing disk or too many open files: the same command may succeed later.
+    Raises `DiskError` for a failing disk or too many open files: the same command may succeed later.
     """
     try:
         yield
@@ -146,7 +146,7 @@ def translate_read_errors(path: Path | str) -> Iterator[None]:
         raise InputError(f"{path}: is a folder", "name a file") from error
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         translated = from_os_error(error, path)
-        if isinstance(translated, CheckpointError):  # an error of the system, not of the input
+        if isinstance(translated, DiskError):  # an error of the system, not of the input
             raise translated from error
         if isinstance(error, OSError) and error.errno is not None:  # an OSError of a decompressor has no number
             message = f"{path}: cannot be read ({error.strerror or error})"

@@ -7,6 +7,7 @@ machine is lost, the other ranks end, too, with a message; the same command cont
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from albert_cli.errors import AlbertError
+from albert_cli.errors import AlbertError, ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,6 @@ _SECONDS_FOR_SIGN_OF_LIFE = 2.0  # after a lost connection, the time in which ev
 _TIMEOUT = timedelta(hours=1)
 # The environment variable with the number of seconds after which a rank exits if the next rank sends no heartbeat.
 PEER_TIMEOUT_VARIABLE = "ALBERT_PEER_TIMEOUT"
-_DEFAULT_PEER_TIMEOUT = 180.0
 _BEATS_PER_TIMEOUT = 12
 # The environment variable with a folder that the ranks of a launch share: it has a folder for each printed error, and a
 # file with the exit code of each rank that has ended by itself.
@@ -125,11 +125,13 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | N
 def process_group(device_type: str) -> Iterator[RankGroup]:
     """Join the process group that `torchrun`'s environment describes, and leave it after the block.
 
-    The backend is NCCL on GPUs and gloo elsewhere. Raises `AlbertError` if the connection to another rank is lost.
+    The backend is NCCL on GPUs and gloo elsewhere. Raises `AlbertError` if the connection to another rank is lost, and
+    `ConfigError` if `ALBERT_PEER_TIMEOUT` is no positive number.
     """
     if world_size() == 1:
         yield RankGroup()
         return
+    peer_timeout = _read_peer_timeout()
     import torch
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
@@ -155,7 +157,7 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         dist.init_process_group(
             backend, store=store, rank=rank(), world_size=world_size(), timeout=_TIMEOUT, device_id=device
         )
-        with _heartbeat(store.clone()):
+        with _heartbeat(store.clone(), peer_timeout):
             yield RankGroup(rank(), world_size())
     except RuntimeError as error:
         # Errors of gloo are plain RuntimeErrors. Only the path of gloo's source code in their text identifies them.
@@ -172,15 +174,24 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
             dist.destroy_process_group()
 
 
+def _read_peer_timeout() -> float:
+    """Return the value of `ALBERT_PEER_TIMEOUT` in seconds; raise `ConfigError` if it is not a positive number."""
+    text = os.environ.get(PEER_TIMEOUT_VARIABLE, "180")
+    with suppress(ValueError):
+        seconds = float(text)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise ConfigError(f"{PEER_TIMEOUT_VARIABLE}={text}: not a positive number", "set it to a number of seconds: 180")
+
+
 @contextmanager
-def _heartbeat(store: Any) -> Iterator[None]:
+def _heartbeat(store: Any, timeout: float) -> Iterator[None]:
     """Send heartbeats while the block runs, and exit this process if the heartbeats of the next rank stop.
 
     Each rank writes a count to the store in regular intervals and reads the count of the next rank. It exits if the
-    next rank's count does not change, or the store does not answer, for `ALBERT_PEER_TIMEOUT` seconds. Without this,
+    next rank's count does not change, or the store does not answer, for `timeout` seconds. Without this,
     the collectives would wait for `_TIMEOUT` if a machine loses power or its network, because it closes no connection.
     """
-    timeout = float(os.environ.get(PEER_TIMEOUT_VARIABLE, _DEFAULT_PEER_TIMEOUT))
     interval = timeout / _BEATS_PER_TIMEOUT
     peer = (rank() + 1) % world_size()
     peer_key = f"albert/beat/{peer}"

@@ -110,9 +110,9 @@ def record_plan(path: Path, units: Mapping[str, str]) -> None:
 
 def read_command(path: Path) -> str:
     """Return the command that continues the work of a plan's file, as `command_here`; "" if there is no plan."""
-    if not path.is_file():
+    plan = store.read_optional_record(path, WorkPlan)
+    if plan is None:
         return ""
-    plan = store.read_record(path, WorkPlan)
     return command_here(plan.command, plan.working_directory, plan.directory, path.parent)
 
 
@@ -168,7 +168,9 @@ def read_plans(directory: Path, folders: Sequence[Path]) -> list[WorkPlan]:
         if any(path.as_posix() in names for path in (prefix, *prefix.parents)):
             continue
         for path in list_plan_files(folder):
-            plan = store.read_record(path, WorkPlan)
+            plan = store.read_optional_record(path, WorkPlan)
+            if plan is None:  # the command has just finished, or a network file system shows its plan for a while
+                continue
             units = {(prefix / name).as_posix(): title for name, title in plan.units.items()}
             command = command_here(plan.command, plan.working_directory, plan.directory, folder)
             plans.append(WorkPlan(command, units))
@@ -196,5 +198,4 @@ def locked_unit(lock_directory: Path) -> Iterator[None]:
 
 def read_note(lock_directory: Path) -> UnitNote:
     """Read the note on a unit; return an empty one if no process has worked on it."""
-    path = lock_directory / _NOTE_FILE
-    return store.read_record(path, UnitNote) if path.is_file() else UnitNote()
+    return store.read_optional_record(lock_directory / _NOTE_FILE, UnitNote) or UnitNote()

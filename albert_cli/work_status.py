@@ -251,5 +251,4 @@ def _is_in_result(run: Path) -> bool:
 
 def _read_runs_result(directory: Path) -> _RunsResult:
     """Read the `results.json` of an evaluation or a search; return an empty result if there is no such file."""
-    path = directory / RESULTS
-    return store.read_record(path, _RunsResult) if path.is_file() else {}
+    return store.read_optional_record(directory / RESULTS, _RunsResult) or {}

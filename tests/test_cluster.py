@@ -71,6 +71,15 @@ def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path
     assert_merge_equals_single_build(tmp_path, sources, tiny_vocabulary, repeated_environment)
 
 
+def test_slurm_array_leaves_globs_to_albert(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
+    variables = {"SOURCES": f"{corpus}/*.txt", "VOCABULARY": str(tiny_vocabulary), "OUT": str(tmp_path / "data")}
+    array = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_ID": "0"}
+    environment = make_environment(tmp_path, **variables, **array)
+    run(["bash", str(CLUSTER / "data.slurm")], environment)
+    status = run([str(tmp_path / "bin" / "albert"), "status", variables["OUT"]], environment)
+    assert shlex.quote(variables["SOURCES"]) in status
+
+
 @pytest.mark.parametrize(
     ("script", "variables"), [("data", "SOURCES VOCABULARY OUT"), ("evaluate", "CHECKPOINT DATA OUT")]
 )
@@ -83,7 +92,7 @@ def test_slurm_comment_submits_the_jobs_and_the_merge(script: str, variables: st
     show = "; ".join(f'printf "%s\\n" "${name}"' for name in variables.split())
     printed = run(["bash", "-c", f"{{ {commands}\n}} 2>&1; {show}"], environment).splitlines()
     values = printed[-len(variables.split()) :]
-    merge = next(line for line in printed if line.startswith("albert "))
+    merge = next(line for line in printed if line.startswith(("albert ", "set -f; albert ")))
     assert all(values) and all(value in shlex.split(merge) for value in values)
     assert "--dependency=afterok:7" in printed
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from albert_cli import ranks
+from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup, process_group
 from tests.helpers.processes import Run, end, free_port, start, start_ranks
 
@@ -129,3 +130,11 @@ def test_only_repeated_warnings_count_as_reported(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("ALBERT_LAUNCH_FOLDER", str(tmp_path / "gone"))
     assert not ranks.is_already_reported("a", is_fatal=True)
     assert not ranks.is_already_reported("a", is_fatal=True)
+
+
+@pytest.mark.parametrize("value", ["3m", "", "0", "-1", "nan", "inf"])
+def test_process_group_wrong_peer_timeout_raises(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(ranks.PEER_TIMEOUT_VARIABLE, value)
+    with pytest.raises(ConfigError, match=ranks.PEER_TIMEOUT_VARIABLE), process_group("cpu"):
+        pass

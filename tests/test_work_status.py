@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli import store
+from albert_cli import store, work_plan
 from albert_cli.errors import AlbertError, BusyError, ConfigError, InputError
 from albert_cli.training.run import check_parents, mark_running, write_run_status
 from albert_cli.work_plan import locked_unit, record_plan, recorded_plan
@@ -283,3 +283,13 @@ def test_status_of_a_locked_directory_with_a_plan_is_its_units(tmp_path: Path) -
     with store.lock(tmp_path), store.lock(tmp_path / "scores" / "500" / "controls" / "random" / "run-0"):
         states = {unit.name: unit.state for unit in read_status(tmp_path).units}
     assert states == dict(zip(units, ("remaining", "done", "running", "remaining"), strict=True))
+
+
+def test_status_ignores_a_plan_that_has_just_been_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_status(tmp_path / "run-0", state="done", step=20)
+    record_plan(tmp_path / ".work.json", {"run-0": ""})
+    listed = work_plan.list_plan_files(tmp_path)
+    assert not read_status(tmp_path).is_finished
+    listed[0].unlink()  # by a command on another machine, whose change a network file system shows later
+    monkeypatch.setattr(work_plan, "list_plan_files", lambda folder: listed if folder == tmp_path else [])
+    assert read_status(tmp_path).is_finished

@@ -25,7 +25,7 @@ from albert_cli.data.verification import (
     record_verified_unit,
 )
 from albert_cli.data.writer import DROPPED, HELDOUT, TRAIN, TRAIN_MORE, GroupWriter, TokenizedDocuments
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, DiskError
 from albert_cli.randomness import Integers, repetitions
 from albert_cli.text.corpus import Document, hash_single_spaced
 from albert_cli.text.sentences import segment_paragraphs, split_paragraphs
@@ -186,7 +186,8 @@ def load_finished_unit(unit: ShardUnit) -> ShardFacts | None:
     """Load the facts of a finished unit; remove unusable shards and return None if the unit has to be tokenized.
 
     Shards are unusable if they are damaged, or if the unit's settings or sources have changed. Files are not hashed
-    again if their size, mtime and inode are those that were recorded when the shards were written.
+    again if their size, mtime and inode are those that were recorded when the shards were written. Raises an error, and
+    removes nothing, if the disk fails.
     """
     if not unit.directory.exists():
         return None
@@ -203,6 +204,8 @@ def load_finished_unit(unit: ShardUnit) -> ShardFacts | None:
             # A data set on the Hub has no hash. Its name identifies it, and `identity` contains the name.
             if sha256 is None or sha256 == facts.sha256:
                 return facts
+    except DiskError:  # the shards may be intact
+        raise
     except CheckpointError as error:
         console.info(f"{error.message}; tokenizing its text again")
     store.remove_directory(unit.directory)

@@ -16,6 +16,7 @@ from albert_cli import config, console
 from albert_cli.errors import (
     CheckpointError,
     ConfigError,
+    DiskError,
     DivergedError,
     MissingDataError,
     ScoreNotReachedError,
@@ -90,7 +91,7 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResul
     try:
         hub.find_checkpoint(request.checkpoint)
     except CheckpointError as error:
-        if checkpoint_is_requested:
+        if checkpoint_is_requested or isinstance(error, DiskError):
             raise
         raise Skipped(f"{name} is skipped: {error.message}", error.hint) from None
     tasks = {task: _verify_task(recipe, task, request, out) for task in recipe.expected}

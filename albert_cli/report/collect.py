@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli import console, journal, store
-from albert_cli.errors import CheckpointError, InputError
+from albert_cli.errors import CheckpointError, DiskError, InputError
 from albert_cli.results import (
     CONTROLS,
     KINDS,
@@ -267,6 +267,8 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
     for step in sorted(path.glob("step-*")):
         try:
             manifest = store.read_manifest(step)
+        except DiskError:
+            raise
         except CheckpointError as error:
             console.warn(error.message)
             continue

@@ -23,7 +23,15 @@ from albert_cli.store.manifests import (
     verify,
 )
 from albert_cli.store.parsing import check_relative, require_keys, type_adapter
-from albert_cli.store.records import JsonObject, exists_or_is_listed, read_bytes, read_json, read_record, read_toml
+from albert_cli.store.records import (
+    JsonObject,
+    exists_or_is_listed,
+    read_bytes,
+    read_json,
+    read_optional_record,
+    read_record,
+    read_toml,
+)
 from albert_cli.store.run_steps import saved_steps, step_directories, step_number
 from albert_cli.store.temporaries import remove_leftovers
 
@@ -47,6 +55,7 @@ __all__ = [
     "read_finished_manifest",
     "read_json",
     "read_manifest",
+    "read_optional_record",
     "read_record",
     "read_toml",
     "remove_directory",

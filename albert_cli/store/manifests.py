@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 
 from albert_cli import __version__
 from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.os_errors import explain_no_directory, from_os_error
+from albert_cli.os_errors import explain_no_directory, from_os_error, translate_os_errors
 from albert_cli.store import files
 from albert_cli.store.parsing import check_relative, invalid_record_error, parse_record, type_adapter
 
@@ -98,7 +100,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     from pydantic import ValidationError
 
     path = directory / MANIFEST
-    if not os.path.lexists(path):
+    if _read_status(path, follow_symlinks=False) is None:
         return None
     values = parse_record(path, read_unverified(path), dict[str, object])
     recorded_hash = values.pop("sha256", None)
@@ -108,6 +110,20 @@ def read_manifest(directory: Path) -> Manifest | None:
         return type_adapter(Manifest).validate_python(values)
     except ValidationError as error:
         raise invalid_record_error(path, error) from None
+
+
+def _read_status(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    """Return a path's status, None if the path does not exist; raise an `AlbertError` if the status cannot be read.
+
+    `os.path.lexists`, and `Path.is_file` since Python 3.14, would take a file on a failing disk for a missing file.
+    """
+    with translate_os_errors(path):
+        try:
+            return path.stat(follow_symlinks=follow_symlinks)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
 
 
 def read_unverified(path: Path) -> bytes:
@@ -130,7 +146,8 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
     truncated or changed. Only the hashes show a flipped bit: safetensors, for example, loads a damaged tensor without
     an error.
     """
-    if not directory.is_dir():
+    status = _read_status(directory)
+    if status is None or not stat.S_ISDIR(status.st_mode):
         raise CheckpointError(*explain_no_directory(directory, "check the path"))
     manifest = read_manifest(directory)
     if manifest is None:
@@ -140,11 +157,11 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
         raise CheckpointError(f"{directory}: is a {manifest.kind} directory, not a {kind} directory", "check the path")
     for name, entry in manifest.files.items():
         path = directory / name
-        if not path.is_file():
+        status = _read_status(path)
+        if status is None or not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path}: missing (listed in the manifest)")
-        size = path.stat().st_size
-        if size != entry["size"]:
-            raise CheckpointError(f"{path}: {size} bytes, but {entry['size']} in the manifest")
+        if status.st_size != entry["size"]:
+            raise CheckpointError(f"{path}: {status.st_size} bytes, but {entry['size']} in the manifest")
         if sha256_file(path) != entry["sha256"]:
             raise damaged_error(path)
     return manifest

@@ -61,6 +61,19 @@ def read_record(path: Path, record_type: type[T]) -> T:
     return parse_record(path, read_bytes(path), record_type)
 
 
+def read_optional_record(path: Path, record_type: type[T]) -> T | None:
+    """Read a JSON file as `read_record`; return None if there is no such file.
+
+    The file may disappear at any time, because another process, perhaps on another machine, may remove it.
+    """
+    try:
+        return read_record(path, record_type)
+    except CheckpointError:
+        if os.path.lexists(path):
+            raise
+        return None
+
+
 def read_json(path: Path) -> JsonObject:
     """Read a JSON object with any keys; raise `CheckpointError` if the file is damaged."""
     return read_record(path, dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from albert_cli.store.manifests import MANIFEST
@@ -13,8 +14,11 @@ def step_directories(run: Path) -> list[Path]:
 
     A directory with another name, such as a user's copy `step-N-good`, is none of the run's.
     """
-    # The numbers are padded with zeros, so the names sort as the numbers do.
-    return sorted(path for path in run.glob("step-*") if path.name.removeprefix("step-").isdecimal())
+    if not run.is_dir():
+        return []
+    # `glob` would ignore a failing disk in some releases of Python. The names sort as the numbers do, because the numbers
+    # are padded with zeros.
+    return sorted(path for path in run.iterdir() if re.fullmatch(r"step-\d+", path.name))
 
 
 def saved_steps(run: Path) -> list[Path]:

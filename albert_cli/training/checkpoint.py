@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch.optim import Optimizer
 
 from albert_cli import console, store
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, DiskError
 from albert_cli.model import weight_files
 from albert_cli.training.optimizers import load_optimizer_state, state_tensors
 
@@ -88,13 +88,15 @@ def find_newest_valid(out: Path) -> Path | None:
     """Return the newest checkpoint whose hashes all match, None if there is none.
 
     A newer checkpoint that is damaged or has no manifest is renamed to `damaged-step-…` with a warning, because it
-    would block the same step of the resumed run.
+    would block the same step of the resumed run. Raises an error, and renames nothing, if the disk fails.
     """
     steps = store.step_directories(out)
     for directory in reversed(steps):
         try:
             store.verify(directory, "checkpoint")
             return directory
+        except DiskError:  # the checkpoint may be intact
+            raise
         except CheckpointError as error:
             damaged = directory.with_name(f"damaged-{directory.name}")
             if damaged.exists():

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 from albert_cli import config, console, journal, store
 from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import CheckpointError, DivergedError
+from albert_cli.errors import CheckpointError, DiskError, DivergedError
 from albert_cli.model import card, hub, weight_files
 from albert_cli.ranks import RankGroup
 from albert_cli.results import RESULTS, RunResult, read_result
@@ -222,10 +222,14 @@ def read_parents(out: Path) -> Mapping[str, str] | None:
     if (out / DIVERGED_FILE).is_file():
         return store.read_record(out / DIVERGED_FILE, DivergenceReport).parents
     for directory in reversed(store.saved_steps(out)):
-        with suppress(CheckpointError):  # training resumes from an older checkpoint
+        try:
             manifest = store.read_manifest(directory)
-            if manifest is not None:
-                return manifest.parents
+        except DiskError:
+            raise
+        except CheckpointError:  # training resumes from an older checkpoint
+            continue
+        if manifest is not None:
+            return manifest.parents
     return None
 
 

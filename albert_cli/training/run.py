@@ -41,12 +41,13 @@ def library_versions() -> dict[str, str]:
 def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> RecipeT | None:
     """Load the recipe of the run that `out` already holds; return None if a new run can start there.
 
-    Raises `BusyError` if `out` holds other files than a run's, or if `resume` is "never" and `out` holds any file.
+    Hidden files do not count: rank 0 may be locking `out` at this moment, which creates some. Raises `BusyError` if
+    `out` holds other files than a run's, or if `resume` is "never" and `out` holds any file.
     Raises `ConfigError` if `resume` is "must" and there is no run, and `CheckpointError` if the recipe is damaged.
     """
     entries: list[Path] = []
     if out.is_dir():
-        entries = [entry for entry in out.iterdir() if entry.name != ".lock"]
+        entries = [entry for entry in out.iterdir() if not entry.name.startswith(".")]
     path = out / "recipe.toml"
     if resume == "never" and entries:
         raise BusyError(f"{out}: is not empty", "choose another --out, or use --resume auto to resume its run")
@@ -57,7 +58,7 @@ def load_saved_recipe(out: Path, resume: ResumeMode, schema: type[RecipeT]) -> R
         return config.validate_recipe(schema, values, str(path))
     if resume == "must":
         raise ConfigError(f"{out}: has no run to resume", "leave out --resume must to start one")
-    if any(not entry.name.startswith(".") for entry in entries):
+    if entries:
         raise BusyError(f"{out}: holds other files ({entries[0].name}, …) and no run", "choose another --out")
     return None
 

@@ -140,7 +140,7 @@ def test_open_table_multi_label_model_in_other_spelling(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("text,label\na film,Bad|good\nb film,Bad\n")
     head = ModelHead(("bad", "good", "long"), is_multi_label=True)
     task = open_table(TableSettings(), str(tmp_path / "new.csv"), head)
-    assert task.labels == head.labels
+    assert isinstance(task, MultiLabelClassification) and task.labels == head.labels
     assert [example.labels for example in task.for_scoring().read("dev")] == [(0, 1), (0,)]
 
 

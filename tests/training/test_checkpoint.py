@@ -15,12 +15,15 @@ from albert_cli.model import weight_files
 from albert_cli.training.checkpoint import (
     OPTIMIZER_FILE,
     TrainState,
+    find_newest_valid,
     prune_checkpoints,
     restore_optimizer,
     save_checkpoint,
+    step_directory,
 )
 from albert_cli.training.optimizers import make_optimizer, state_tensors, update_weights
 from albert_cli.training.settings import OptimizerSettings
+from tests.helpers import failing_disk
 from tests.helpers.jobs import MakeJob, gradients
 
 
@@ -97,3 +100,19 @@ def test_prune_checkpoints_keeps_copies_of_the_user(tmp_path: Path) -> None:
     remaining = sorted(path.name for path in tmp_path.iterdir())
     assert remaining == ["step-00000010-good", "step-00000030", "step-00000030-good"]
     assert store.step_number(store.saved_steps(tmp_path)[-1]) == 30
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [("stat", "manifest.json"), ("read", "manifest.json"), ("stat", "state.json")]
+)
+def test_find_newest_valid_failing_disk_renames_nothing(
+    call: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        with store.commit_directory(step_directory(tmp_path, step), "checkpoint") as staging:
+            store.write_json(staging / "state.json", {})
+    with monkeypatch.context() as patch:
+        failing_disk.fail_calls(patch, call, name)
+        with pytest.raises(CheckpointError, match=name):
+            find_newest_valid(tmp_path)
+    assert find_newest_valid(tmp_path) == step_directory(tmp_path, 2)
