@@ -40,6 +40,21 @@ def test_open_table_class_numbers_become_names(tmp_path: Path, path: str) -> Non
     assert open_table(TableSettings(label="labels", kind="multi-label"), str(tmp_path)).labels == ("neg", "pos")
 
 
+def test_open_table_hub_splits_of_other_names_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table({"text": [f"a text {number}" for number in range(4)], "label": ["x", "y"] * 2})
+    (tmp_path / "data").mkdir()
+    for name in ("first", "second"):
+        pq.write_table(table, tmp_path / "data" / f"{name}-00000-of-00001.parquet")
+    source = f"hf:{tmp_path}"
+    for data in (source, str(tmp_path)):
+        with pytest.raises(InputError, match="first, second") as raised:
+            open_table(TableSettings(), data)
+        assert f"-s table.train={source}#first" in str(raised.value.hint)
+    task = open_table(TableSettings(train=f"{source}#first"), source)
+    assert len(task.read("train")) + len(task.read("dev")) == 4
+    assert "not read: second;" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("marker", "split"), [("state.json", ""), ("dataset_dict.json", "['train']")])
 def test_saved_to_disk_folder_names_the_conversion(tmp_path: Path, marker: str, split: str) -> None:
     (tmp_path / marker).write_text("{}")
