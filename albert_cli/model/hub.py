@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -50,6 +51,7 @@ ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
 _TASK_ARCHITECTURES: Final = ("ForSequenceClassification", "ForMultipleChoice", "ForQuestionAnswering")
 # The classes of models whose layer `classifier` has an output per label. That of multiple choice scores an option.
 _LABEL_ARCHITECTURES: Final = ("ForSequenceClassification", "ForTokenClassification")
+_WORD_TABLE: Final = "encoder.embeddings.word.weight"
 _SEGMENT_TABLE: Final = "encoder.embeddings.segment.weight"
 # The configuration and the tokenizer. `Vocabulary.load` lists the files that it cannot read in its error.
 _HUB_FILES: Final = (
@@ -256,16 +258,15 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     check_values(directory, stored)
     tensors = hf_names.from_hf_names(stored, config, hf_type)
     decoders = [tensor for name, tensor in stored.items() if name.endswith("predictions.decoder.weight")]
-    is_tied = values.get("tie_word_embeddings") is not False
-    if decoders and is_tied:  # the file may have the tied matrix under the decoder's name only
-        tensors.setdefault("encoder.embeddings.word.weight", decoders[0])
-    elif decoders:
+    if decoders and values.get("tie_word_embeddings") is not False:
+        # The file may have the tied matrix under the decoder's name only.
+        tensors.setdefault(_WORD_TABLE, decoders[0])
+    if decoders and not torch.equal(tensors.get(_WORD_TABLE, torch.empty(0)), decoders[0]):
         # Our masked-language head uses the word table as its decoder. With the word table, the other weights of this
-        # file's head would predict wrong words.
+        # file's head would predict wrong words. Like transformers, believe the tensors, and not the config.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
         console.info(
-            f"{directory}: its masked-language head is left out, because it does not use the word table "
-            "(tie_word_embeddings is false)"
+            f"{directory}: its masked-language head is left out, because its decoder differs from the word table"
         )
     return use_pair_template(Checkpoint(directory, config, values, hf_type, tensors))
 
