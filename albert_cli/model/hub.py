@@ -67,19 +67,22 @@ class FinetunedTask:
 
     `task` is the name of the task, `inputs` the number of texts in an input (0: one or two), and `max_seq_length` the
     limit in tokens. `settings` depend on the kind of task; inference needs them to encode inputs and decode outputs as
-    in training.
+    in training. `head` describes the head of the model that `albert` wrote; earlier versions did not record it.
     """
 
     task: str
     inputs: int
     max_seq_length: int
     settings: Mapping[str, object] = field(default_factory=dict)
+    head: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, object]:
         """Return the entries of `config.json`: the name has Hugging Face's key, the rest is under `albert_task`."""
         details: dict[str, object] = {"inputs": self.inputs, "max_seq_length": self.max_seq_length}
         if self.settings:
             details["settings"] = dict(self.settings)
+        if self.head is not None:
+            details["head"] = self.head
         return {"finetuning_task": self.task, "albert_task": details}
 
 
@@ -155,7 +158,8 @@ class Checkpoint:
     def finetuned_task(self) -> FinetunedTask | None:
         """The task on which `albert` fine-tuned the checkpoint.
 
-        None for a pretrained model, for other programs' classifiers, and for entries that `albert` does not write.
+        None for a pretrained model, for other programs' classifiers, and for entries that `albert` does not write. If
+        transformers trains another head, it copies the entries of `albert` into the new config.json.
         """
         match self.values:
             case {
@@ -165,7 +169,9 @@ class Checkpoint:
                 settings = details.get("settings")
                 if not isinstance(settings, dict):
                     settings = {}
-                return FinetunedTask(task, inputs, max_seq_length, settings)
+                head = _describe_head(self.architecture, self.tensors)
+                if details.get("head", head) == head:
+                    return FinetunedTask(task, inputs, max_seq_length, settings, head)
         return None
 
     @property
@@ -176,6 +182,11 @@ class Checkpoint:
         if finetuned is None:
             return positions
         return min(positions, finetuned.max_seq_length)
+
+
+def _describe_head(architecture: str | None, tensors: Mapping[str, Tensor]) -> str:
+    """Return the class of a head and the number of its classifier's outputs: `ForSequenceClassification, 3`."""
+    return f"{architecture}, {len(tensors.get('classifier.weight', ()))}"
 
 
 def find_checkpoint(name: str) -> Path:
@@ -265,9 +276,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         # Our masked-language head uses the word table as its decoder. With the word table, the other weights of this
         # file's head would predict wrong words. Like transformers, believe the tensors, and not the config.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
-        console.info(
-            f"{directory}: its masked-language head is left out, because its decoder differs from the word table"
-        )
+        console.info(f"{directory}: its masked-language head is left out, because its decoder is not the word table")
     return use_pair_template(Checkpoint(directory, config, values, hf_type, tensors))
 
 
@@ -361,7 +370,8 @@ def write_checkpoint(
     if architecture == "ForPreTraining":
         values[ORDER_LABELS_KEY] = list(order_labels)
     if finetuned_task is not None:
-        values |= finetuned_task.to_json()
+        head = _describe_head(architecture, model.state_dict())
+        values |= replace(finetuned_task, head=head).to_json()
     store.write_json(directory / "config.json", values)
 
 
