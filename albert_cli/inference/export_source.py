@@ -22,7 +22,7 @@ from albert_cli.model.heads import BareEncoder, MaskedLanguageModel, Pretraining
 from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.features import Features
 from albert_cli.tasks.input_lines import InputLine
-from albert_cli.tasks.registry import task_from_checkpoint
+from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.task_setup import OpenCheckpoint, TaskRequest
 
@@ -91,6 +91,7 @@ def open_source(request: ExportRequest) -> ExportSource:
         model = _load_without_task_head(checkpoint, architecture)
         reader = TEXT_READER
     else:
+        checkpoint = sentence_order_classifier(checkpoint) or checkpoint  # of BertForNextSentencePrediction
         task = task_from_checkpoint(checkpoint)
         if request.null_threshold is not None:
             task = task.with_null_threshold(request.null_threshold)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -50,6 +51,7 @@ ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
 _TASK_ARCHITECTURES: Final = ("ForSequenceClassification", "ForMultipleChoice", "ForQuestionAnswering")
 # The classes of models whose layer `classifier` has an output per label. That of multiple choice scores an option.
 _LABEL_ARCHITECTURES: Final = ("ForSequenceClassification", "ForTokenClassification")
+_WORD_TABLE: Final = "encoder.embeddings.word.weight"
 _SEGMENT_TABLE: Final = "encoder.embeddings.segment.weight"
 # The configuration and the tokenizer. `Vocabulary.load` lists the files that it cannot read in its error.
 _HUB_FILES: Final = (
@@ -65,19 +67,22 @@ class FinetunedTask:
 
     `task` is the name of the task, `inputs` the number of texts in an input (0: one or two), and `max_seq_length` the
     limit in tokens. `settings` depend on the kind of task; inference needs them to encode inputs and decode outputs as
-    in training.
+    in training. `head` describes the head of the model that `albert` wrote; earlier versions did not record it.
     """
 
     task: str
     inputs: int
     max_seq_length: int
     settings: Mapping[str, object] = field(default_factory=dict)
+    head: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, object]:
         """Return the entries of `config.json`: the name has Hugging Face's key, the rest is under `albert_task`."""
         details: dict[str, object] = {"inputs": self.inputs, "max_seq_length": self.max_seq_length}
         if self.settings:
             details["settings"] = dict(self.settings)
+        if self.head is not None:
+            details["head"] = self.head
         return {"finetuning_task": self.task, "albert_task": details}
 
 
@@ -153,7 +158,8 @@ class Checkpoint:
     def finetuned_task(self) -> FinetunedTask | None:
         """The task on which `albert` fine-tuned the checkpoint.
 
-        None for a pretrained model, for other programs' classifiers, and for entries that `albert` does not write.
+        None for a pretrained model, for other programs' classifiers, and for entries that `albert` does not write. If
+        transformers trains another head, it copies the entries of `albert` into the new config.json.
         """
         match self.values:
             case {
@@ -163,7 +169,9 @@ class Checkpoint:
                 settings = details.get("settings")
                 if not isinstance(settings, dict):
                     settings = {}
-                return FinetunedTask(task, inputs, max_seq_length, settings)
+                head = _describe_head(self.architecture, self.tensors)
+                if details.get("head", head) == head:
+                    return FinetunedTask(task, inputs, max_seq_length, settings, head)
         return None
 
     @property
@@ -174,6 +182,11 @@ class Checkpoint:
         if finetuned is None:
             return positions
         return min(positions, finetuned.max_seq_length)
+
+
+def _describe_head(architecture: str | None, tensors: Mapping[str, Tensor]) -> str:
+    """Return the class of a head and the number of its classifier's outputs: `ForSequenceClassification, 3`."""
+    return f"{architecture}, {len(tensors.get('classifier.weight', ()))}"
 
 
 def find_checkpoint(name: str) -> Path:
@@ -256,17 +269,14 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     check_values(directory, stored)
     tensors = hf_names.from_hf_names(stored, config, hf_type)
     decoders = [tensor for name, tensor in stored.items() if name.endswith("predictions.decoder.weight")]
-    is_tied = values.get("tie_word_embeddings") is not False
-    if decoders and is_tied:  # the file may have the tied matrix under the decoder's name only
-        tensors.setdefault("encoder.embeddings.word.weight", decoders[0])
-    elif decoders:
+    if decoders and values.get("tie_word_embeddings") is not False:
+        # The file may have the tied matrix under the decoder's name only.
+        tensors.setdefault(_WORD_TABLE, decoders[0])
+    if decoders and not torch.equal(tensors.get(_WORD_TABLE, torch.empty(0)), decoders[0]):
         # Our masked-language head uses the word table as its decoder. With the word table, the other weights of this
-        # file's head would predict wrong words.
+        # file's head would predict wrong words. Like transformers, believe the tensors, and not the config.
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("masked.")}
-        console.info(
-            f"{directory}: its masked-language head is left out, because it does not use the word table "
-            "(tie_word_embeddings is false)"
-        )
+        console.info(f"{directory}: its masked-language head is left out, because its decoder is not the word table")
     return use_pair_template(Checkpoint(directory, config, values, hf_type, tensors))
 
 
@@ -360,7 +370,8 @@ def write_checkpoint(
     if architecture == "ForPreTraining":
         values[ORDER_LABELS_KEY] = list(order_labels)
     if finetuned_task is not None:
-        values |= finetuned_task.to_json()
+        head = _describe_head(architecture, model.state_dict())
+        values |= replace(finetuned_task, head=head).to_json()
     store.write_json(directory / "config.json", values)
 
 

@@ -128,7 +128,8 @@ def _output_axes(model: nn.Module) -> Mapping[str, Axes]:
     if isinstance(model, PretrainingModel):
         is_bert = model_type(model.config, "ForPreTraining") == "bert"
         order_logits = "seq_relationship_logits" if is_bert else "sop_logits"
-        return {"prediction_logits": _PER_TOKEN, order_logits: _PER_SEQUENCE}
+        # Programs that fill masks read `logits`, as of ForMaskedLM. The class ForPreTraining has `prediction_logits`.
+        return {"logits": _PER_TOKEN, order_logits: _PER_SEQUENCE}
     if isinstance(model, TokenClassifier | MaskedLanguageModel):
         return {"logits": _PER_TOKEN}
     assert isinstance(model, BareEncoder), f"{type(model).__name__} has no padded form"

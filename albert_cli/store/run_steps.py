@@ -16,8 +16,8 @@ def step_directories(run: Path) -> list[Path]:
     """
     if not run.is_dir():
         return []
-    # `glob` would ignore a failing disk in some releases of Python. The names sort as the numbers do, because the numbers
-    # are padded with zeros.
+    # `glob` would ignore a failing disk in some releases of Python. The numbers are padded with zeros, so names sort as
+    # their numbers do.
     return sorted(path for path in run.iterdir() if re.fullmatch(r"step-\d+", path.name))
 
 

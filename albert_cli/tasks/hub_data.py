@@ -14,6 +14,7 @@ from albert_cli.errors import InputError, MissingDataError
 from albert_cli.formatting import first_line
 from albert_cli.tasks.data_files import table_from_objects
 from albert_cli.tasks.text_table import TextTable
+from albert_cli.text.records import name_classes
 
 
 def is_hub_source(source: str | None) -> TypeGuard[str]:
@@ -52,11 +53,11 @@ def list_hub_splits(source: str) -> tuple[str, ...]:
 
 
 def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextTable:
-    """Read a split of a data set as a table; in columns of class numbers, the numbers become names of classes.
+    """Read a split of a data set as a table; in columns of class numbers, the numbers become names (`name_classes`).
 
     The names are those of the data set. But if `labels`, the classes of the task, are not empty and lack one of a
-    column's names, the column keeps its numbers. Hidden labels (-1 or None) become empty cells. Raises
-    `MissingDataError` if the split cannot be loaded.
+    column's names, the column keeps its numbers. Hidden labels become empty cells. Raises `MissingDataError` if the
+    split cannot be loaded.
     """
     hub_access.prefer_offline()
     import datasets
@@ -71,18 +72,14 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
         raise _hub_error(origin, error) from None
     columns = {column: dataset[column][:] for column in dataset.column_names}  # [:] reads a column into a list
     for column, feature in dataset.features.items():
-        if isinstance(feature, datasets.ClassLabel):
-            columns[column] = _class_names(columns[column], feature.names, labels)
+        item = getattr(feature, "feature", feature)  # the feature of a list's items
+        if isinstance(item, datasets.ClassLabel):
+            has_numbers = bool(labels) and not set(item.names) <= set(labels)
+            names = [str(number) for number in range(len(item.names))] if has_numbers else item.names
+            columns[column] = [name_classes(value, names) for value in columns[column]]
     rows = zip(*columns.values(), strict=True)
     objects = (dict(zip(columns, row, strict=True)) for row in rows)
     return table_from_objects(origin, enumerate(objects, start=1))
-
-
-def _class_names(numbers: Sequence[int | None], names: Sequence[str], labels: Sequence[str]) -> list[str]:
-    """Convert a column of class numbers into text, as `read_hub_split` describes."""
-    if labels and not set(names) <= set(labels):
-        names = [str(number) for number in range(len(names))]
-    return ["" if number is None or number < 0 else names[number] for number in numbers]
 
 
 def _hub_error(origin: str, error: Exception) -> MissingDataError:

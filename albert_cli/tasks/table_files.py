@@ -75,9 +75,9 @@ def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str
     chosen = {split: file for split, file in files_in_settings.items() if file}
     files: dict[str, str] = {}
     if is_hub_source(data):
-        files = _hub_files(data)
+        files = _hub_files(data, chosen)
     elif data is not None:
-        files = _folder_files(Path(data), [split for split in _FILE_NAMES if split not in chosen])
+        files = _folder_files(Path(data), chosen)
     files |= {split: _find_named_file(file, data) for split, file in chosen.items()}
     if not files:
         raise ConfigError("the task 'table' has no data", "use --data DIR, or -s table.train=FILE")
@@ -99,34 +99,49 @@ def _find_named_file(name: str, data: str | None) -> str:
     return str(path)
 
 
-def _hub_files(source: str) -> dict[str, str]:
-    """Map splits to those of a data set of the Hub, as `hf:NAME#SPLIT`; its dev split may be called "validation"."""
+def _hub_files(source: str, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Map the splits that `chosen` lacks to those of a data set of the Hub, as `hf:NAME#SPLIT`.
+
+    The dev split may be called "validation". Prints the splits that are not read. Raises `InputError` if `chosen` lacks
+    train and no split has a name that is read.
+    """
     hub_splits = list_hub_splits(source)
     dev = "dev" if "dev" in hub_splits else "validation"
     hub_names = {"train": "train", "dev": dev, "test": "test"}
-    return {split: f"{source}#{name}" for split, name in hub_names.items() if name in hub_splits}
+    files = {
+        split: f"{source}#{name}" for split, name in hub_names.items() if name in hub_splits and split not in chosen
+    }
+    if not files and "train" not in chosen:
+        message = f"{source}: has no split train, dev, validation or test, but {', '.join(hub_splits)}"
+        raise InputError(message, f"choose one, for example: -s table.train={source}#{hub_splits[0]}")
+    unread = [name for name in hub_splits if f"{source}#{name}" not in {*files.values(), *chosen.values()}]
+    if unread:
+        console.info(f"{source}: not read: {', '.join(unread)}; use -s table.dev={source}#SPLIT for another split")
+    return files
 
 
-def _folder_files(path: Path, splits: Sequence[str]) -> dict[str, str]:
-    """Map these splits to the files of the folder `path`; if `path` is a file, it is train.
+def _folder_files(path: Path, chosen: Mapping[str, str]) -> dict[str, str]:
+    """Map the splits that `chosen` lacks to the files of the folder `path`; if `path` is a file, it is train.
 
     A folder in the layout of the Hub is read as `hf:PATH`. Raises `InputError` if `path` does not exist, if a split has
-    two files, or if `splits` includes train and none of the splits has a file.
+    two files, or if `chosen` lacks train and no split has a file.
     """
     if path.is_file():
         return {"train": str(path)}
     if not path.is_dir():
         raise InputError(f"{path}: no such file or directory", "check the path")
     files: dict[str, str] = {}
-    for split in splits:
+    for split in _FILE_NAMES:
+        if split in chosen:
+            continue
         remedy = f"choose one with -s table.{split}=FILE"
         if split_file := find_split_file(path, _FILE_NAMES[split], _SUFFIXES, remedy):
             files[split] = str(split_file)
         elif unread := _find_unread_file(path, _FILE_NAMES[split]):
             console.warn(f"{unread}: not read, because it is not a {_FORMATS} file; convert it")
     if not files and has_hub_layout(path):
-        return {split: name for split, name in _hub_files(f"hf:{path}").items() if split in splits}
-    if not files and "train" in splits:
+        return _hub_files(f"hf:{path}", chosen)
+    if not files and "train" not in chosen:
         reject_saved_to_disk(path)
         message = f"{path}: holds no train.tsv, train.csv, train.jsonl or train.parquet"
         raise InputError(message, "add one, or use -s table.train=FILE")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -131,6 +131,8 @@ def iter_csv_rows(
 def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tuple[int, JsonObject]]:
     """Yield (row number from 1, row) of a Parquet file, a few rows at a time.
 
+    In the columns of class numbers of a file that `datasets` wrote, the numbers become names (`name_classes`).
+
     field: the name of the only column to read, or a path of keys such as `content.text`; None for all columns. Raises
     `InputError` if the column is missing or the file is damaged.
     """
@@ -146,10 +148,13 @@ def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tu
                 columns = None
                 if field is not None:
                     columns = [_find_column(field, file.schema_arrow.names, name)]
+                class_names = _read_class_names(file.schema_arrow.metadata or {})
                 number = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
                     for row in batch.to_pylist():
                         number += 1
+                        for column in class_names.keys() & row.keys():
+                            row[column] = name_classes(row[column], class_names[column])
                         yield number, row
         # ValueError and OverflowError come from the conversion to Python values.
         except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
@@ -157,6 +162,28 @@ def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tu
                 raise  # an error of the system, which `translate_read_errors` describes; pyarrow's errors have no errno
             reason = str(error).partition("\n")[0]
             raise InputError(f"{name}: not a readable Parquet file ({reason})", "copy it again") from None
+
+
+def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the names of the classes by column, which `datasets` writes into a Parquet file's metadata."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b""))["info"]["features"]
+        items = {column: feature.get("feature", feature) for column, feature in features.items()}
+        return {column: item["names"] for column, item in items.items() if item["_type"] == "ClassLabel"}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}  # another program wrote the file or its metadata
+
+
+def name_classes(value: object, names: Sequence[str]) -> object:
+    """Return the name of a class number, or the names of a list of class numbers; -1, a hidden label, becomes None.
+
+    Other values do not change.
+    """
+    if isinstance(value, list):
+        return [name_classes(item, names) for item in value]
+    if not isinstance(value, int) or value >= len(names):
+        return value
+    return None if value < 0 else names[value]
 
 
 def iter_arrow_rows(part: SourcePart, field: str) -> Iterator[tuple[int, JsonObject]]:

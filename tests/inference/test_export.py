@@ -111,7 +111,8 @@ def test_export_equals_transformers_at_other_sizes(
         with torch.no_grad():
             expected = theirs(**batch)
         outputs = session.run(None, {name: batch[name].numpy() for name in INPUT_NAMES})
-        assert [output.name for output in session.get_outputs()] == list(expected)
+        names = [output.name for output in session.get_outputs()]
+        assert names == [name.replace("prediction_logits", "logits") for name in expected]  # the name for fill-mask
         mask = batch["attention_mask"].bool()
         for output, reference in zip(outputs, expected.to_tuple(), strict=True):
             if reference.shape[: mask.ndim] == mask.shape:  # an output per token; those of padding may differ
@@ -149,6 +150,26 @@ def test_export_needs_no_segments_of_pairs(vocabulary: Vocabulary, tmp_path: Pat
     (expected,) = session.run(None, batch)
     (without_segments,) = session.run(None, batch | {"token_type_ids": np.zeros_like(batch["token_type_ids"])})
     assert np.array_equal(expected, without_segments)
+
+
+def test_export_of_a_sentence_head_is_a_classifier(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    shape = transformers.BertConfig(
+        vocab_size=vocabulary.size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    theirs = transformers.BertForNextSentencePrediction(shape).eval()
+    theirs.save_pretrained(tmp_path / "next")
+    vocabulary.copy_to(tmp_path / "next", 64)
+    albert("export", tmp_path / "next", "--out", tmp_path / "out")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert list(config.id2label.values()) == ["next", "other document"]
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    batch = fast(["a text"], ["the next text"], return_tensors="np")
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))
+    (logits,) = session.run(["logits"], dict(batch))
+    with torch.no_grad():
+        expected = theirs(**batch.convert_to_tensors("pt")).logits
+    assert np.allclose(logits, expected.numpy(), atol=1e-4)
 
 
 def test_export_refuses_what_runtimes_lack(vocabulary: Vocabulary, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -118,9 +119,10 @@ def test_checkpoint_unused_foreign_tensors_are_reported(tmp_path: Path, capfd: p
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("is_in_config", [True, False])
 @pytest.mark.parametrize("name", ["one group", "BERT"])
 def test_checkpoint_untied_masked_head_is_left_out(
-    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, is_in_config: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With the word embeddings instead of the head's own matrix, it would silently predict other words."""
     for auto in (transformers.AutoModelForPreTraining, transformers.AutoModelForMaskedLM):
@@ -129,8 +131,11 @@ def test_checkpoint_untied_masked_head_is_left_out(
         theirs = auto.from_config(config)
         shake(theirs)
         theirs.save_pretrained(tmp_path)
+        if not is_in_config:
+            values = store.read_json(tmp_path / "config.json")
+            store.write_json(tmp_path / "config.json", values | {"tie_word_embeddings": True})
         checkpoint = hub.read_checkpoint(tmp_path)
-        assert "tie_word_embeddings is false" in capfd.readouterr().err
+        assert "its decoder is not the word table" in capfd.readouterr().err
         with pytest.raises(CheckpointError, match="has no masked-language head"):
             loading.load_weights(MaskedLanguageModel(checkpoint.config), checkpoint, loading.LoadPolicy.HEADS)
         encoder = HEADS["bare"].make(checkpoint.config)
@@ -161,6 +166,24 @@ def test_checkpoint_of_a_task_records_its_task(tmp_path: Path) -> None:
     assert hub.read_checkpoint(tmp_path / "theirs").finetuned_task == finetuned_task
     pretrained = saved(PretrainingModel(TINY), tmp_path / "pretrained", "ForPreTraining")
     assert hub.read_checkpoint(pretrained).finetuned_task is None
+
+
+@pytest.mark.parametrize(
+    ("auto", "labels"),
+    [
+        (transformers.AutoModelForSequenceClassification, 3),
+        (transformers.AutoModelForTokenClassification, 2),
+        (transformers.AutoModelForMultipleChoice, 2),
+    ],
+)
+def test_checkpoint_with_a_new_head_records_no_task(auto: Any, labels: int, tmp_path: Path) -> None:
+    with store.commit_directory(tmp_path / "checkpoint", "task") as staging:
+        task = hub.FinetunedTask("mrpc", 2, 128)
+        hub.write_checkpoint(SequenceClassifier(TINY, 2), staging, "ForSequenceClassification", ("0", "1"), task)
+    theirs = auto.from_pretrained(tmp_path / "checkpoint", num_labels=labels, ignore_mismatched_sizes=True)
+    theirs.save_pretrained(tmp_path / "theirs")
+    checkpoint = hub.read_checkpoint(tmp_path / "theirs")
+    assert "albert_task" in checkpoint.values and checkpoint.finetuned_task is None
 
 
 def test_checkpoint_config_missing_keys_have_defaults() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,6 +24,35 @@ def test_open_table_reads_the_layout_of_the_hub(tmp_path: Path, folder: str) -> 
         pq.write_table(table, tmp_path / folder / f"{name}.parquet")
     task = open_table(TableSettings(), str(tmp_path))
     assert [len(task.read(split)) for split in ("train", "dev")] == [4, 2]
+
+
+@pytest.mark.parametrize("path", ["train.parquet", "data/train-00000-of-00001.parquet"])
+def test_open_table_class_numbers_become_names(tmp_path: Path, path: str) -> None:
+    label = datasets.ClassLabel(names=["pos", "neg"])
+    columns = {"text": datasets.Value("string"), "label": label, "labels": datasets.List(label)}
+    texts = [f"a text {number}" for number in range(6)]
+    rows = {"text": texts, "label": [0, 1, -1] * 2, "labels": [[0], [1, 0], []] * 2}
+    (tmp_path / "data").mkdir()
+    datasets.Dataset.from_dict(rows, datasets.Features(columns)).to_parquet(tmp_path / path)
+    task = open_table(TableSettings(label="label", missing="skip", holdout=0.5), str(tmp_path))
+    assert task.labels == ("neg", "pos")
+    assert len(task.read("train")) + len(task.read("dev")) == 4
+    assert open_table(TableSettings(label="labels", kind="multi-label"), str(tmp_path)).labels == ("neg", "pos")
+
+
+def test_open_table_hub_splits_of_other_names_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table({"text": [f"a text {number}" for number in range(4)], "label": ["x", "y"] * 2})
+    (tmp_path / "data").mkdir()
+    for name in ("first", "second"):
+        pq.write_table(table, tmp_path / "data" / f"{name}-00000-of-00001.parquet")
+    source = f"hf:{tmp_path}"
+    for data in (source, str(tmp_path)):
+        with pytest.raises(InputError, match="first, second") as raised:
+            open_table(TableSettings(), data)
+        assert f"-s table.train={source}#first" in str(raised.value.hint)
+    task = open_table(TableSettings(train=f"{source}#first"), source)
+    assert len(task.read("train")) + len(task.read("dev")) == 4
+    assert "not read: second;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("marker", "split"), [("state.json", ""), ("dataset_dict.json", "['train']")])
