@@ -126,7 +126,7 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
     """Join the process group that `torchrun`'s environment describes, and leave it after the block.
 
     The backend is NCCL on GPUs and gloo elsewhere. Raises `AlbertError` if the connection to another rank is lost, and
-    `ConfigError` if `ALBERT_PEER_TIMEOUT` is no positive number.
+    `ConfigError` if `ALBERT_PEER_TIMEOUT` is not a positive, finite number.
     """
     if world_size() == 1:
         yield RankGroup()
@@ -181,7 +181,8 @@ def _read_peer_timeout() -> float:
         seconds = float(text)
         if 0 < seconds < math.inf:
             return seconds
-    raise ConfigError(f"{PEER_TIMEOUT_VARIABLE}={text}: not a positive number", "set it to a number of seconds: 180")
+    message = f"{PEER_TIMEOUT_VARIABLE}={text}: not a positive, finite number"
+    raise ConfigError(message, "set it to a number of seconds, such as 180")
 
 
 @contextmanager

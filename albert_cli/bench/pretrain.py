@@ -136,14 +136,15 @@ def prepare_recipe(name: str, options: PretrainBenchOptions) -> tuple[PretrainRe
 def resolve_for_bench(
     recipe: PretrainRecipe, options: PretrainBenchOptions, device: torch.device, group: RankGroup
 ) -> PretrainRecipe:
-    """Fill in the parent run's step and, on a GPU, every "auto", as the first start of a run does.
+    """Fill in the step of a continued run and, on a GPU, the "auto" values that the first start of a run resolves.
 
-    With `against`, `batch.micro_tokens = "auto"` remains, and a micro-batch has `train.micro_batch_size` sequences,
-    because `transformers` needs more memory than albert. Raises `ConfigError` for a recipe with a teacher.
+    With `sequences` or `against` every "auto" remains. With `against`, a micro-batch then has `train.micro_batch_size`
+    sequences, because `transformers` needs more memory than albert. Raises `ConfigError` for a recipe with a teacher,
+    and `CheckpointError` if the continued run does not exist.
     """
     if recipe.distill is not None:
         raise ConfigError(
-            "distill: the benchmark computes no teacher, which every step of the run would",
+            "distill: every step of the run computes the teacher, but the benchmark cannot",
             "use `albert pretrain … --dry-run`, which estimates the time of a run with its teacher",
         )
     warm_start = recipe.warm_start
@@ -180,7 +181,7 @@ class PretrainBench:
         )
         self.train = resolve_auto(settings, self.recipe.model, device, sequences=self.sequences, length=length)
         need = capacity.estimate_memory(self.recipe.model, self.train, length, self.sequences, device)
-        capacity.warn_training_memory(need, self.sequences, device)
+        capacity.warn_training_memory(need, self.sequences, device, "--sequences")
         torch.manual_seed(0)
         self.model = PretrainingModel(self.recipe.model)
         prepare_model(self.model, self.train, device)

@@ -67,8 +67,8 @@ def bench_pretrain(
         int,
         typer.Option(
             min=0,
-            help="Sequences in a micro-batch; 0: as in training on a GPU, or train.micro_batch_size with --against; "
-            "about 1,024 tokens on a CPU.",
+            help="Sequences in a micro-batch; 0: on a CPU, about 1,024 tokens; on a GPU, as many as training has, "
+            "or train.micro_batch_size with --against.",
         ),
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,

@@ -199,12 +199,18 @@ def _load_inputs(name: str, request: TaskRequest, first: PreparedTask, directori
         for path, result in results.items()
         if isinstance(result, RunResult) and sum(result.examples.values()) <= rows
     }
-    for overrides in dict.fromkeys(map(_example_overrides, data_of_runs)):
+    all_overrides = list(dict.fromkeys(map(_example_overrides, data_of_runs)))
+    for overrides in all_overrides:
         trained_request = replace(request, overrides=(*overrides, *request.overrides))
         prepared = _prepare_member(name, trained_request, directories[0])
         task = replace(prepared.task, scores_whole_file=False)
         training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
         if training_inputs.fingerprint in data_of_runs.values():
+            if len(set(map(_dev_overrides, filter(None, all_overrides)))) > 1:
+                console.info(
+                    f"{first.request.data}: the members held out different examples; "
+                    "if a member was trained on some of the scored ones, the scores are too high"
+                )
             return training_inputs
     console.info(
         f"{first.request.data}: all {rows:,} examples are scored; "
@@ -229,6 +235,11 @@ def _example_overrides(directory: Path) -> tuple[str, ...]:
     if data.train_examples:  # without a subset, the examples do not depend on the seed
         overrides.append(f"train.seed={recipe.train.seed}")
     return tuple(overrides)
+
+
+def _dev_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return those of `_example_overrides` that select the dev examples."""
+    return tuple(override for override in overrides if override.startswith(("data.dev_examples", "table.")))
 
 
 def _is_single_file(source: object, data: str | None) -> bool:

@@ -277,7 +277,7 @@ def _seeds_pair(result: TrainedResult) -> tuple[str, str]:
 
 
 def _initial_weights(result: TrainedResult) -> str:
-    """Return the weights that training started from; after an intermediate task, also those that this task had."""
+    """Return the weights that training started from, and those that the intermediate task started from, if any."""
     protocol = result.protocol
     name = protocol.intermediate_task
     if name is None:

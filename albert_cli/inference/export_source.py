@@ -91,7 +91,8 @@ def open_source(request: ExportRequest) -> ExportSource:
         model = _load_without_task_head(checkpoint, architecture)
         reader = TEXT_READER
     else:
-        checkpoint = sentence_order_classifier(checkpoint) or checkpoint  # of BertForNextSentencePrediction
+        # A model with only a sentence head, such as BertForNextSentencePrediction, is exported as a classifier.
+        checkpoint = sentence_order_classifier(checkpoint) or checkpoint
         task = task_from_checkpoint(checkpoint)
         if request.null_threshold is not None:
             task = task.with_null_threshold(request.null_threshold)

@@ -158,8 +158,8 @@ class Checkpoint:
     def finetuned_task(self) -> FinetunedTask | None:
         """The task on which `albert` fine-tuned the checkpoint.
 
-        None for a pretrained model, for other programs' classifiers, and for entries that `albert` does not write. If
-        transformers trains another head, it copies the entries of `albert` into the new config.json.
+        None for a pretrained model, for other programs' classifiers, and for entries that `albert` does not write. Also
+        None if the entries describe another head: transformers copies them into the config.json of a new head.
         """
         match self.values:
             case {

@@ -128,7 +128,7 @@ def _output_axes(model: nn.Module) -> Mapping[str, Axes]:
     if isinstance(model, PretrainingModel):
         is_bert = model_type(model.config, "ForPreTraining") == "bert"
         order_logits = "seq_relationship_logits" if is_bert else "sop_logits"
-        # Programs that fill masks read `logits`, as of ForMaskedLM. The class ForPreTraining has `prediction_logits`.
+        # Programs that fill masks read `logits`, the name in ForMaskedLM. ForPreTraining's name is `prediction_logits`.
         return {"logits": _PER_TOKEN, order_logits: _PER_SEQUENCE}
     if isinstance(model, TokenClassifier | MaskedLanguageModel):
         return {"logits": _PER_TOKEN}

@@ -274,7 +274,8 @@ def _read_pretraining(path: Path, name: str) -> PretrainingRun:
             continue
         if manifest is not None:
             digits = step.name.removeprefix("step-")
-            checkpoints[manifest.fingerprint()] = f"step {int(digits):,}" if digits.isdecimal() else step.name
+            title = f"step {int(digits):,}" if digits.isdecimal() else step.name
+            checkpoints.setdefault(manifest.fingerprint(), title)  # a copy of a step, such as step-5-good, comes later
             data = manifest.parents.get("data", data)
     recipe: Recipe = {}
     if store.exists_or_is_listed(path / "recipe.toml"):

@@ -31,16 +31,15 @@ def fsync(path: Path) -> None:
 def _atomic_replacement(path: Path) -> Iterator[Path]:
     """Yield the path of a hidden file to write; if the block succeeds, that file is flushed and replaces `path`.
 
-    Deletes the hidden files that killed processes have left when they wrote the same file. If `path` is a device or a
-    pipe, the function yields `path` itself, because a file must not replace it.
+    Deletes the hidden files that killed processes have left when they wrote the same file. Yields `path` itself if it
+    is a device or a pipe, because a file must not replace it.
     """
-    # `/dev/stdout` is a link, which may lead to a regular file.
-    if path.parent == Path("/dev") or (path.exists() and not path.is_file()):
-        with translate_write_errors(path):
-            yield path
-        return
     temporary = temporary_sibling(path)
     with translate_write_errors(path):
+        # `/dev/stdout` is a link, which may lead to a regular file.
+        if path.parent == Path("/dev") or (path.exists() and not path.is_file()):
+            yield path
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # leftovers are harmless, and may belong to another user
             remove_leftovers(path.parent, path.name)

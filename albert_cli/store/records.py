@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from albert_cli.errors import CheckpointError
+from albert_cli.errors import CheckpointError, DiskError
 from albert_cli.store.manifests import MANIFEST, ManifestEntry, damaged_error, read_manifest, read_unverified
 from albert_cli.store.parsing import parse_record
 
@@ -68,6 +68,8 @@ def read_optional_record(path: Path, record_type: type[T]) -> T | None:
     """
     try:
         return read_record(path, record_type)
+    except DiskError:  # the file may exist, although `lexists` does not find it
+        raise
     except CheckpointError:
         if os.path.lexists(path):
             raise

@@ -14,11 +14,13 @@ def step_directories(run: Path) -> list[Path]:
 
     A directory with another name, such as a user's copy `step-N-good`, is none of the run's.
     """
-    if not run.is_dir():
+    try:
+        # `glob` and `is_dir` would take a failing disk for a missing directory in some releases of Python.
+        paths = list(run.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    # `glob` would ignore a failing disk in some releases of Python. The numbers are padded with zeros, so names sort as
-    # their numbers do.
-    return sorted(path for path in run.iterdir() if re.fullmatch(r"step-\d+", path.name))
+    # The numbers are padded with zeros, so names sort as their numbers do.
+    return sorted(path for path in paths if re.fullmatch(r"step-\d+", path.name))
 
 
 def saved_steps(run: Path) -> list[Path]:

@@ -75,13 +75,11 @@ def find_usual_column(table: TextTable, names: Sequence[str], excluded: Collecti
     return next((lowercase.index(name) for name in names if name in lowercase), None)
 
 
-def require_column(
-    table: TextTable, role: str, settings: TableSettings, names: Mapping[str, Sequence[str]] = COLUMN_NAMES
-) -> int:
-    """Return the index of a role's column; raises `InputError` if there is none."""
-    index = find_column(table, role, settings, names)
+def require_column(table: TextTable, role: str, settings: TableSettings) -> int:
+    """Return the index of a role's column; raises `InputError` if there is none. For labels: `require_label_column`."""
+    index = find_column(table, role, settings)
     if index is None:
-        raise missing_column(table, role, names[role], label_and_id_roles(settings))
+        raise missing_column(table, role, COLUMN_NAMES[role], label_and_id_roles(settings))
     return index
 
 

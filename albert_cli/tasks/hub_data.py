@@ -56,8 +56,8 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
     """Read a split of a data set as a table; in columns of class numbers, the numbers become names (`name_classes`).
 
     The names are those of the data set. But if `labels`, the classes of the task, are not empty and lack one of a
-    column's names, the column keeps its numbers. Hidden labels become empty cells. Raises `MissingDataError` if the
-    split cannot be loaded.
+    column's names, the column keeps its numbers. Hidden labels become empty cells, and -1 in lists. Raises
+    `MissingDataError` if the split cannot be loaded.
     """
     hub_access.prefer_offline()
     import datasets

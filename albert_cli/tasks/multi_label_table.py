@@ -61,7 +61,8 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
             label_sets.append(LabelSet((), cell.where, missing=cell))
         else:
             label_sets.append(LabelSet(_split_classes(cell.text, cell.where), cell.where))
-    if all(len(row.names) == 1 for row in label_sets) and are_hidden([row.names[0] for row in label_sets], classes):
+    single_names = [row.names[0] for row in label_sets if len(row.names) == 1]
+    if len(single_names) == len(label_sets) and are_hidden(single_names, classes):
         return [LabelSet((), row.where, missing=LabelCell(row.names[0], row.where)) for row in label_sets]
     return label_sets
 

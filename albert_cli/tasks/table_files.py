@@ -102,8 +102,8 @@ def _find_named_file(name: str, data: str | None) -> str:
 def _hub_files(source: str, chosen: Mapping[str, str]) -> dict[str, str]:
     """Map the splits that `chosen` lacks to those of a data set of the Hub, as `hf:NAME#SPLIT`.
 
-    The dev split may be called "validation". Prints the splits that are not read. Raises `InputError` if `chosen` lacks
-    train and no split has a name that is read.
+    The dev split may be called "validation". Prints the splits that are not read. Raises `InputError` if `chosen` is
+    empty and no split has a name that is read.
     """
     hub_splits = list_hub_splits(source)
     dev = "dev" if "dev" in hub_splits else "validation"
@@ -111,10 +111,11 @@ def _hub_files(source: str, chosen: Mapping[str, str]) -> dict[str, str]:
     files = {
         split: f"{source}#{name}" for split, name in hub_names.items() if name in hub_splits and split not in chosen
     }
-    if not files and "train" not in chosen:
+    if not files and not chosen:
         message = f"{source}: has no split train, dev, validation or test, but {', '.join(hub_splits)}"
         raise InputError(message, f"choose one, for example: -s table.train={source}#{hub_splits[0]}")
-    unread = [name for name in hub_splits if f"{source}#{name}" not in {*files.values(), *chosen.values()}]
+    read = {*files.values(), *chosen.values()}
+    unread = [name for name in hub_splits if f"{source}#{name}" not in read]
     if unread:
         console.info(f"{source}: not read: {', '.join(unread)}; use -s table.dev={source}#SPLIT for another split")
     return files

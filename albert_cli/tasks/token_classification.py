@@ -340,9 +340,9 @@ def _reject_unused_settings(settings: TableSettings) -> None:
     """Raise `ConfigError` for a value of `[table]` that the task `ner` does not use, unless it is the default."""
     for setting in fields(settings):
         if setting.name not in _TABLE_SETTINGS and getattr(settings, setting.name) != setting.default:
-            hint = (
-                "remove it; the files are those of --data" if setting.name in ("train", "dev", "test") else "remove it"
-            )
+            hint = "remove it"
+            if setting.name in ("train", "dev", "test"):
+                hint += "; the files are those of --data"
             raise ConfigError(f"the task 'ner' does not use table.{setting.name}", hint)
 
 

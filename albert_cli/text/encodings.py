@@ -58,7 +58,7 @@ def _limit(sample: bytes) -> bytes:
     """Return the first 64 KiB of a sample, up to the end of a character in every encoding of this module.
 
     A character that is cut makes a sample invalid. Bytes below 0x30, such as line feeds and blanks, are never a part of
-    a longer character. If none is in the second half, the result may end in a character.
+    a longer character. If none is in the second half, the result may end inside a character.
     """
     if len(sample) <= SAMPLE_BYTES:
         return sample

@@ -19,18 +19,20 @@ _CODES: Final = frozenset(_ISO_639_1.split())
 # Codes of countries that are mistaken for codes of languages. `kr` is the code of Kanuri, too, which has no rules.
 _COUNTRIES: Final = {"cn": "zh", "cz": "cs", "dk": "da", "gr": "el", "jp": "ja", "kr": "ko", "ua": "uk"}
 # ISO 639 codes of three letters, as in the names of files of NLLB, FLORES and Tatoeba. If a language also has a code of
-# two letters, `sentencex` knows it at most by that one. English needs no warning.
+# two letters, `sentencex` knows it at most by that one.
 _LONG_CODES: Final = {
-    "afr": "af", "alb": "sq", "amh": "am", "ara": "ar", "arm": "hy", "baq": "eu", "bel": "be", "ben": "bn", "bod": "bo",
-    "bul": "bg", "bur": "my", "cat": "ca", "ces": "cs", "chi": "zh", "cmn": "zh", "cym": "cy", "cze": "cs", "dan": "da",
-    "deu": "de", "dut": "nl", "ekk": "et", "ell": "el", "est": "et", "eus": "eu", "fas": "fa", "fin": "fi", "fra": "fr",
-    "fre": "fr", "geo": "ka", "ger": "de", "glg": "gl", "gre": "el", "guj": "gu", "heb": "he", "hin": "hi", "hrv": "hr",
-    "hun": "hu", "hye": "hy", "ice": "is", "ind": "id", "isl": "is", "ita": "it", "jpn": "ja", "kan": "kn", "kat": "ka",
-    "kaz": "kk", "khm": "km", "kor": "ko", "lao": "lo", "lav": "lv", "lit": "lt", "lvs": "lv", "mac": "mk", "mal": "ml",
-    "mar": "mr", "may": "ms", "mkd": "mk", "msa": "ms", "mya": "my", "nld": "nl", "nno": "nn", "nob": "nb", "nor": "no",
-    "pan": "pa", "per": "fa", "pes": "fa", "pol": "pl", "por": "pt", "ron": "ro", "rum": "ro", "rus": "ru", "slk": "sk",
-    "slo": "sk", "slv": "sl", "spa": "es", "sqi": "sq", "srp": "sr", "swe": "sv", "tam": "ta", "tel": "te", "tha": "th",
-    "tib": "bo", "tur": "tr", "ukr": "uk", "urd": "ur", "vie": "vi", "wel": "cy", "zho": "zh", "zsm": "ms",
+    "afr": "af", "alb": "sq", "als": "sq", "amh": "am", "ara": "ar", "arb": "ar", "arm": "hy", "baq": "eu",
+    "bel": "be", "ben": "bn", "bod": "bo", "bul": "bg", "bur": "my", "cat": "ca", "ces": "cs", "chi": "zh",
+    "cmn": "zh", "cym": "cy", "cze": "cs", "dan": "da", "deu": "de", "dut": "nl", "ekk": "et", "ell": "el",
+    "eng": "en", "est": "et", "eus": "eu", "fas": "fa", "fin": "fi", "fra": "fr", "fre": "fr", "geo": "ka",
+    "ger": "de", "glg": "gl", "gre": "el", "guj": "gu", "heb": "he", "hin": "hi", "hrv": "hr", "hun": "hu",
+    "hye": "hy", "ice": "is", "ind": "id", "isl": "is", "ita": "it", "jpn": "ja", "kan": "kn", "kat": "ka",
+    "kaz": "kk", "khm": "km", "kor": "ko", "lao": "lo", "lav": "lv", "lit": "lt", "lvs": "lv", "mac": "mk",
+    "mal": "ml", "mar": "mr", "may": "ms", "mkd": "mk", "msa": "ms", "mya": "my", "nld": "nl", "nno": "nn",
+    "nob": "nb", "nor": "no", "pan": "pa", "per": "fa", "pes": "fa", "pol": "pl", "por": "pt", "ron": "ro",
+    "rum": "ro", "rus": "ru", "slk": "sk", "slo": "sk", "slv": "sl", "spa": "es", "sqi": "sq", "srp": "sr",
+    "swe": "sv", "tam": "ta", "tel": "te", "tha": "th", "tib": "bo", "tur": "tr", "ukr": "uk", "urd": "ur",
+    "vie": "vi", "wel": "cy", "zho": "zh", "zsm": "ms",
 }  # fmt: skip
 _NAMES: Final = {
     "amharic": "am", "arabic": "ar", "bengali": "bn", "bulgarian": "bg", "burmese": "my", "catalan": "ca",
@@ -50,7 +52,7 @@ def warn_about_language(language: str) -> None:
     """
     if language in _COUNTRIES:
         problem = "is the code of a country"
-    elif language in _LONG_CODES:
+    elif language in _LONG_CODES and language != "eng":  # English needs no warning
         problem = "is a code of three letters"
     elif language in _CODES or re.fullmatch("[a-z]{3}", language):
         return

@@ -168,8 +168,13 @@ def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
     """Return the names of the classes by column, which `datasets` writes into a Parquet file's metadata."""
     try:
         features = json.loads(metadata.get(b"huggingface", b""))["info"]["features"]
-        items = {column: feature.get("feature", feature) for column, feature in features.items()}
-        return {column: item["names"] for column, item in items.items() if item["_type"] == "ClassLabel"}
+        names = {}
+        for column, feature in features.items():
+            item = feature.get("feature", feature) if isinstance(feature, dict) else feature
+            # A column of objects has no type, but the features of its keys.
+            if isinstance(item, dict) and item.get("_type") == "ClassLabel":
+                names[column] = item["names"]
+        return names
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}  # another program wrote the file or its metadata
 
@@ -177,10 +182,10 @@ def _read_class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
 def name_classes(value: object, names: Sequence[str]) -> object:
     """Return the name of a class number, or the names of a list of class numbers; -1, a hidden label, becomes None.
 
-    Other values do not change.
+    In a list, -1 does not change, because an empty list means no class. Other values do not change either.
     """
     if isinstance(value, list):
-        return [name_classes(item, names) for item in value]
+        return [item if item == -1 else name_classes(item, names) for item in value]
     if not isinstance(value, int) or value >= len(names):
         return value
     return None if value < 0 else names[value]

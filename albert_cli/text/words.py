@@ -106,9 +106,9 @@ def is_unspaced(character: str) -> bool:
 
 
 def need_blank(left: str, right: str) -> bool:
-    """Return True if a blank separates two characters where tokens or lines are joined.
+    """Return True if two tokens or lines that end and begin with these characters are joined with a blank.
 
-    It does unless both belong to a script without spaces or are fullwidth, such as the comma U+FF0C.
+    Two characters need no blank if each is of a script without spaces, or fullwidth, such as the comma U+FF0C.
     """
     return not all(is_unspaced(side) or unicodedata.east_asian_width(side) == "F" for side in (left, right))
 

@@ -85,7 +85,7 @@ def warn_training_memory(
 ) -> None:
     """Warn, before anything is computed, if the estimate for micro-batches of `sequences` exceeds the free memory.
 
-    `key` is the recipe's key that sets the size of the micro-batches.
+    `key` is the recipe's key or the option that sets the size of the micro-batches.
     """
     available = available_memory(device)
     if available is not None and available < estimate.total:

@@ -157,7 +157,7 @@ def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
 
 
 def print_other_threads(settings: TrainSettings, config: ModelConfig, *, sequences: int, length: int) -> None:
-    """Print a note if `settings`, resolved at the first start of a run, have another number of threads than "auto" now.
+    """Print a note if "auto" now gives another number of threads than `settings`, those of the run's first start.
 
     The cores of a process change with the number of processes and with the machine.
     """

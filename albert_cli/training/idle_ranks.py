@@ -56,7 +56,8 @@ def print_idle_gpus(recipe: PretrainRecipe, device: torch.device) -> None:
     gpus = torch.cuda.device_count()
     override = ""
     used_gpus = gpus
-    # On a GPU, micro-batches of "auto" tokens have at most the part of a rank.
+    # On a GPU, micro-batches of "auto" tokens have at most the part of a rank. This count assumes sequences of full
+    # length; with shorter ones `warn_idle_ranks` names a smaller limit.
     if recipe.batch.micro_tokens != "auto" and _count_micro_batches(recipe) < gpus:
         smaller = math.ceil(recipe.train.batch_size / gpus)
         used_gpus = math.ceil(recipe.train.batch_size / smaller)

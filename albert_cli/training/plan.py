@@ -384,8 +384,8 @@ def estimate_duration(
         batch_size = sequences * group.world_size  # one micro-batch per rank
         measured = _without_batch_warmup(recipe)
         measured = replace(measured, train=replace(train, batch_size=batch_size, micro_batch_size=sequences))
-        if recipe.batch.max_micro_tokens:  # then this limit applies, and not `micro_batch_size`
-            measured = replace(measured, batch=replace(measured.batch, micro_tokens=sequences * length))
+        # A limit on tokens could put the short sequences of several ranks into one micro-batch.
+        measured = replace(measured, batch=replace(measured.batch, micro_tokens=0))
         step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=0.5)
     seconds = step_seconds * recipe.total_sequences / (sequences * speedup)
     return DurationEstimate(round(seconds, 1), sequences, micro_batch)

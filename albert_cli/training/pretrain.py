@@ -140,9 +140,10 @@ def _resolve(
     )
     recipe = resolve_recipe(recipe, environment, saved)
     inputs.warn_memory(recipe)
-    full_batch = recipe.examples_of(max(recipe.first_step, recipe.batch.warmup_steps))
-    lengths = sample_lengths(inputs.corpora.train, recipe.data, recipe.train.seed, full_batch)
-    warn_idle_ranks(recipe, lengths, group.world_size)
+    if group.world_size > 1:
+        full_batch = recipe.examples_of(max(recipe.first_step, recipe.batch.warmup_steps))
+        lengths = sample_lengths(inputs.corpora.train, recipe.data, recipe.train.seed, full_batch)
+        warn_idle_ranks(recipe, lengths, group.world_size)
     if saved is not None:
         if budget is not None:
             console.info(f"{out}: keeps the {count_of(recipe.schedule.total_steps, 'step')} of its first start")

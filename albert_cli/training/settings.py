@@ -179,7 +179,7 @@ class TrainSettings:
 _AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 
 # Recipe keys whose values a resumed run may change, because they change the weights by rounding at most. `evaluation`
-# and `distill` are keys of `PretrainRecipe`; `distill.fingerprint` must not change, so a teacher can only move.
+# and `distill` are keys of `PretrainRecipe`; `distill.teacher` is only a path: `distill.fingerprint` must not change.
 RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
     "train.threads", "train.track", "evaluation", "distill.teacher",

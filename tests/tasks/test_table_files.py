@@ -30,8 +30,10 @@ def test_open_table_reads_the_layout_of_the_hub(tmp_path: Path, folder: str) -> 
 def test_open_table_class_numbers_become_names(tmp_path: Path, path: str) -> None:
     label = datasets.ClassLabel(names=["pos", "neg"])
     columns = {"text": datasets.Value("string"), "label": label, "labels": datasets.List(label)}
+    columns["meta"] = {"a": datasets.Value("string")}
     texts = [f"a text {number}" for number in range(6)]
     rows = {"text": texts, "label": [0, 1, -1] * 2, "labels": [[0], [1, 0], []] * 2}
+    rows["meta"] = [{"a": "b"}] * 6
     (tmp_path / "data").mkdir()
     datasets.Dataset.from_dict(rows, datasets.Features(columns)).to_parquet(tmp_path / path)
     task = open_table(TableSettings(label="label", missing="skip", holdout=0.5), str(tmp_path))

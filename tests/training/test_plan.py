@@ -146,7 +146,8 @@ def test_estimate_duration_measures_a_micro_batch_per_rank(
 
     plan_module.estimate_duration(loaded, torch.device("cpu"), RankGroup(0, 2), new_job)
     assert measured[0].train.batch_size == 2
-    assert measured[0].batch.micro_tokens == 32, "one sequence, so that both ranks have a micro-batch"
+    sizes = (measured[0].batch.micro_tokens, measured[0].train.micro_batch_size)
+    assert sizes == (0, 1), "both ranks have a micro-batch"
 
 
 def test_plan_without_disk_space_is_printed_before_the_error(
