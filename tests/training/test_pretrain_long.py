@@ -132,7 +132,7 @@ def test_warm_start_from_fewer_positions(
 
 def test_continued_run_more_positions_raise(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
     overrides = [f"warm_start.continues={finished}", "model.max_position_embeddings=100", "schedule.total_steps=40"]
-    with pytest.raises(ConfigError, match="and 48 positions; the recipe's model has"):
+    with pytest.raises(ConfigError, match="48 positions and 2 order labels; the recipe's model has"):
         pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
 
 
