@@ -22,6 +22,7 @@ from albert_cli.text.read_settings import ReadSettings
 from tests.helpers.data_directories import contents
 from tests.helpers.processes import free_port
 from tests.helpers.programs import ROOT, install, make_environment
+from tests.helpers.runs import assert_interrupted
 from tests.helpers.tiny_recipe import RECIPE
 
 CLUSTER = ROOT / "recipes" / "cluster"
@@ -184,9 +185,7 @@ def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
 def test_slurm_saves_before_the_time_limit_and_requeues(stopped: Path, tiny_data: Path) -> None:
     script = (CLUSTER / "pretrain.slurm").read_text()
     assert re.search(r"^#SBATCH --signal=USR1@\d+$", script, re.MULTILINE)
-    state = status(stopped / "run")
-    assert (state["state"], state["exit_code"]) == ("interrupted", 75)
-    assert (stopped / "run" / f"step-{state['step']:08d}" / "manifest.json").is_file()
+    assert_interrupted(stopped / "run")
     assert (stopped / "calls").read_text() == "requeue 7\n"
     # The status is still "interrupted" if `srun` fails before training begins. The job must not be requeued then.
     env = slurm_environment(stopped, tiny_data)

@@ -12,7 +12,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.log import RunLog
 from albert_cli.training.trackers import open_trackers
 from tests.helpers.command import albert
+from tests.helpers.memory import memory_below
 
 # Control characters: set the title, clear the screen, an 8-bit control code, and the right-to-left override.
 HOSTILE = "a\x1b]0;mine\x07b\x1b[2Jc\x9b31md\u202egnp.exe\x00\x7f\u2028"
@@ -98,11 +98,9 @@ def test_code_in_a_checkpoint_directory_is_not_run(foreign: Path, tmp_path: Path
 )
 def test_shape_larger_than_its_file_uses_no_memory(foreign: Path, values: dict[str, int]) -> None:
     change_config(foreign, **values)
-    tracemalloc.start()
-    with pytest.raises(CheckpointError, match=r"cannot hold the .* parameters that|model\.\w+ is 10{12,15}$"):
+    expected = r"cannot hold the .* parameters that|model\.\w+ is 10{12,15}$"
+    with memory_below(50e6), pytest.raises(CheckpointError, match=expected):
         hub.read_checkpoint(foreign)
-    assert tracemalloc.get_traced_memory()[1] < 50e6
-    tracemalloc.stop()
     assert albert("fill-mask", foreign, "a [MASK]", expect=4).err.count("error:") == 1
 
 
@@ -193,16 +191,12 @@ def test_compression_bomb_takes_no_memory(
         max_memory = 15e6 if ending == ".xz" else 6.5e6  # the decompressor of xz alone takes 8 MB
     path.write_bytes(pack(content * (size // len(content))))
     assert path.stat().st_size < size / 600
-    tracemalloc.start()
-    try:
+    with memory_below(max_memory):
         if content == b"\n":
             assert list(read_documents([str(path)])) == []
         else:
             with pytest.raises(InputError, match="longer than"):
                 list(read_documents([str(path)], ReadSettings(max_line=1 << 16)))
-        assert tracemalloc.get_traced_memory()[1] < max_memory
-    finally:
-        tracemalloc.stop()
 
 
 # ---------------------------------------------------------------- output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -19,6 +18,7 @@ from albert_cli import machine
 from albert_cli.launch import launch
 from albert_cli.ranks import LAUNCH_FOLDER_VARIABLE
 from tests.helpers.processes import PATIENCE, Run, albert, start
+from tests.helpers.runs import assert_interrupted
 
 RECIPE = """
 extends = "mini/docs"
@@ -100,6 +100,13 @@ def ignore_sighup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
+def write_sitecustomize(folder: Path, code: str) -> dict[str, str]:
+    """Write code that Python runs at its start; return the environment of the processes that run it."""
+    (folder / "site").mkdir()
+    (folder / "site/sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "site"), *sys.path])}
+
+
 def test_nproc_saves_at_sigusr1_and_ignores_ignored_sighup(tiny_data: Path, tmp_path: Path) -> None:
     """Under `nohup`, a command ignores SIGHUP."""
     run = tmp_path / "run"
@@ -109,9 +116,7 @@ def test_nproc_saves_at_sigusr1_and_ignores_ignored_sighup(tiny_data: Path, tmp_
     launcher.wait_until(lambda: (run / "metrics.jsonl").stat().st_size > 2 * size)
     os.kill(launcher.process.pid or 0, signal.SIGUSR1)
     assert launcher.wait() == 75, launcher.printed_text()
-    status = json.loads((run / "status.json").read_text())
-    assert (status["state"], status["exit_code"]) == ("interrupted", 75)
-    assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
+    assert_interrupted(run)
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limit of the size of files can be set for a process")
@@ -126,9 +131,7 @@ def test_nproc_after_sigterm_reports_a_failed_save(tiny_data: Path, tmp_path: Pa
 def test_nproc_after_sigterm_at_the_start_reports_no_save(tiny_data: Path, tmp_path: Path) -> None:
     wait = "import os, pathlib, time\nif 'RANK' in os.environ:\n"
     wait += f"    pathlib.Path({str(tmp_path)!r}, os.environ['RANK'] + '.started').touch()\n    time.sleep(1000)\n"
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(wait)
-    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), *sys.path])}
+    environment = write_sitecustomize(tmp_path, wait)
     launcher = start(tmp_path / "log", *training_command(tmp_path / "run", tiny_data), environment=environment)
     launcher.wait_until(lambda: len(list(tmp_path.glob("*.started"))) == 2)
     launcher.terminate()
@@ -145,9 +148,7 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     launcher.terminate()
     assert launcher.wait() == 75, launcher.printed_text()
     assert len([line for line in launcher.printed_text().splitlines() if "stopped after step" in line]) == 1
-    status = json.loads((run / "status.json").read_text())
-    assert (status["state"], status["exit_code"]) == ("interrupted", 75)
-    assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
+    assert_interrupted(run)
 
     # A rank is killed: the exit code has the number of the signal.
     launcher = start_training(tmp_path / "rank-killed", run, tiny_data)
@@ -165,9 +166,7 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     # Rank 0 rejects a changed recipe. The exit code is its exit code, although rank 1 exits first: rank 0 closes the
     # connection, and then takes two seconds to exit. The exit code does not come from the old status either.
     slow_exit = "import atexit, os, time\natexit.register(time.sleep, 2 * (os.environ.get('RANK') == '0'))\n"
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(slow_exit)
-    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), *sys.path]), "TMPDIR": str(tmp_path)}
+    environment = write_sitecustomize(tmp_path, slow_exit) | {"TMPDIR": str(tmp_path)}
     code, printed = albert(tmp_path / "rejected", *command, "-s", "train.seed=5", environment=environment)
     assert code == 2
     assert "bug" not in printed

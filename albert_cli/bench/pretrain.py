@@ -44,7 +44,6 @@ from albert_cli.training.device import (
     use_threads,
 )
 from albert_cli.training.first_weights import ParentRun
-from albert_cli.training.idle_ranks import parallel_speedup
 from albert_cli.training.job import MicroBatch, split_micro_batches
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob, SampledBatch
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
@@ -147,13 +146,16 @@ def resolve_for_bench(
             "distill: every step of the run computes the teacher, but the benchmark cannot",
             "use `albert pretrain … --dry-run`, which estimates the time of a run with its teacher",
         )
+    environment = RunEnvironment(device, group, data_fingerprint="")  # no step below reads the data's fingerprint
     warm_start = recipe.warm_start
     if warm_start is not None and warm_start.continues is not None and warm_start.step is None:
         parent = find_parent(warm_start)
-        environment = RunEnvironment(device, group, "", store.fingerprint(parent), ParentRun.load(parent))
+        environment = replace(
+            environment, parent_fingerprint=store.fingerprint(parent), parent_run=ParentRun.load(parent)
+        )
         recipe = with_warm_start(recipe, environment, None)
     if device.type == "cuda" and not options.sequences and not options.against:
-        recipe = with_auto_values(recipe, RunEnvironment(device, group, ""), None)
+        recipe = with_auto_values(recipe, environment, saved=None)
     return recipe
 
 
@@ -323,8 +325,8 @@ class PretrainBench:
         steps = recipe.schedule.total_steps - recipe.first_step
         updates = steps * (parts["communication"] + parts["optimizer"])
         days = (computing * recipe.total_sequences / batch_size + updates) / _SECONDS_PER_DAY
-        # Without the time in which ranks have no micro-batch.
-        device_days = days * parallel_speedup(batch_size, self.sequences, ranks)
+        # Without the time in which ranks have no micro-batch: the first rank always has one.
+        device_days = days * (batch_size / sum(sizes))
         flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
         return RecipeStep(
             sequences=batch_size,

@@ -45,6 +45,7 @@ from albert_cli.data.verification import (
 from albert_cli.errors import BusyError, ConfigError, LockedError
 from albert_cli.machine import available_cores
 from albert_cli.text.parallel_reading import hash_work_units
+from albert_cli.text.remote_files import strip_query
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
@@ -248,10 +249,7 @@ def _unit_name(number: int, parts: Sequence[SourcePart]) -> str:
     `-and-N-more` instead.
     """
     first = parts[0]
-    source_name = first.source.name
-    if first.source.remote:
-        source_name = source_name.partition("?")[0]  # without the query of the URL
-    file_name = source_name.rstrip("/").rpartition("/")[2]
+    file_name = strip_query(first.source.name).rstrip("/").rpartition("/")[2]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", file_name).strip("-.")
     name = f"{number:05d}-{stem[:40]}"
     if len(parts) > 1:

@@ -201,12 +201,12 @@ def _load_inputs(name: str, request: TaskRequest, first: PreparedTask, directori
     }
     all_overrides = list(dict.fromkeys(map(_example_overrides, data_of_runs)))
     for overrides in all_overrides:
-        trained_request = replace(request, overrides=(*overrides, *request.overrides))
+        trained_request = replace(request, overrides=(*overrides.train, *overrides.dev, *request.overrides))
         prepared = _prepare_member(name, trained_request, directories[0])
         task = replace(prepared.task, scores_whole_file=False)
         training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
         if training_inputs.fingerprint in data_of_runs.values():
-            if len(set(map(_dev_overrides, filter(None, all_overrides)))) > 1:
+            if len({other.dev for other in all_overrides if other.dev}) > 1:
                 console.info(
                     f"{first.request.data}: the members held out different examples; "
                     "if a member was trained on some of the scored ones, the scores are too high"
@@ -219,27 +219,28 @@ def _load_inputs(name: str, request: TaskRequest, first: PreparedTask, directori
     return inputs
 
 
-def _example_overrides(directory: Path) -> tuple[str, ...]:
-    """Return overrides with the settings by which a run's training selected its examples, from the run's recipe.
+@dataclass(frozen=True)
+class _ExampleOverrides:
+    """Overrides with the settings by which a run's training selected its examples; empty without a recipe."""
 
-    A checkpoint records the settings `[span]`, so they are not among them.
-    """
+    train: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()
+
+
+def _example_overrides(directory: Path) -> _ExampleOverrides:
+    """Return the overrides from a run's recipe, without `[span]`, which a checkpoint records."""
     path = directory / "recipe.toml"
     if not path.is_file():
-        return ()
+        return _ExampleOverrides()
     recipe = config.validate_recipe(FinetuneRecipe, store.read_toml(path), str(path))
     data = recipe.data
     table = recipe.table
-    overrides = [f"data.train_examples={data.train_examples}", f"data.dev_examples={data.dev_examples}"]
-    overrides += [f"table.holdout={table.holdout}", f"table.holdout_seed={table.holdout_seed}"]
+    train = [f"data.train_examples={data.train_examples}"]
     if data.train_examples:  # without a subset, the examples do not depend on the seed
-        overrides.append(f"train.seed={recipe.train.seed}")
-    return tuple(overrides)
-
-
-def _dev_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return those of `_example_overrides` that select the dev examples."""
-    return tuple(override for override in overrides if override.startswith(("data.dev_examples", "table.")))
+        train.append(f"train.seed={recipe.train.seed}")
+    dev = [f"data.dev_examples={data.dev_examples}", f"table.holdout={table.holdout}"]
+    dev.append(f"table.holdout_seed={table.holdout_seed}")
+    return _ExampleOverrides(tuple(train), tuple(dev))
 
 
 def _is_single_file(source: object, data: str | None) -> bool:

@@ -50,15 +50,15 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
     Raises `InputError` if `--tasks` is no folder, or the folder of a single task of GLUE, and `ConfigError` if a task
     does not exist.
     """
-    if request.tasks is not None and not request.tasks.is_dir():
-        hint = "name the folder that contains the tasks, such as RTE"
-        raise InputError(f"--tasks {request.tasks}: no such folder", hint)
-    glue_tasks = [name for name in scale.tasks if name in GLUE]
-    if request.tasks is not None and glue_tasks:
-        require_task_folders(find_task_data(glue_tasks[0], str(request.tasks)))
     reason_without_folder = "" if request.dry_run else "--tasks is missing"  # a dry run needs no files
     read_error = None
     if request.tasks is not None:
+        if not request.tasks.is_dir():
+            hint = "name the folder that contains the tasks, such as RTE"
+            raise InputError(f"--tasks {request.tasks}: no such folder", hint)
+        glue_tasks = [name for name in scale.tasks if name in GLUE]
+        if glue_tasks:
+            require_task_folders(find_task_data(glue_tasks[0], str(request.tasks)))
         read_error = cache(partial(_find_read_error, request.tasks))  # MNLI is the intermediate task of several tasks
     skipped = {}
     for name in scale.tasks:

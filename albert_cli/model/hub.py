@@ -365,12 +365,13 @@ def write_checkpoint(
     classes of the sentence head (`ORDER_LABELS`), empty if the head is not trained.
     """
     config = cast(ModelConfig, model.config)
-    write_tensors(model.state_dict(), config, directory, architecture)
+    tensors = model.state_dict()
+    write_tensors(tensors, config, directory, architecture)
     values = config_to_json(config, architecture, labels, multi_label=multi_label)
     if architecture == "ForPreTraining":
         values[ORDER_LABELS_KEY] = list(order_labels)
     if finetuned_task is not None:
-        head = _describe_head(architecture, model.state_dict())
+        head = _describe_head(architecture, tensors)
         values |= replace(finetuned_task, head=head).to_json()
     store.write_json(directory / "config.json", values)
 

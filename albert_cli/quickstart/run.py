@@ -193,8 +193,7 @@ def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list
 
 def _max_positions(out: Path) -> int:
     """Return the maximum number of tokens in a text of the pretrained model."""
-    path = hub.find_checkpoint(str(out / "pretrain")) / "config.json"
-    return ModelConfig.from_hf(store.read_json(path), str(path)).max_position_embeddings
+    return ModelConfig.read(hub.find_checkpoint(str(out / "pretrain")) / "config.json").max_position_embeddings
 
 
 def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary, max_length: int) -> Iterator[tuple[str, str]]:

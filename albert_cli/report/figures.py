@@ -211,7 +211,7 @@ def draw_dots(rows: Sequence[DotRow]) -> str:
         axes.spines["left"].set_visible(False)
         _use_plain_ticks(axes.xaxis)
 
-    return _draw_image(draw, (5.4 + _extra_width(labels), 0.32 * len(rows) + 0.5))
+    return _draw_image(draw, (5.4, 0.32 * len(rows) + 0.5), labels)
 
 
 def draw_points(points: Sequence[LabeledPoint]) -> str:
@@ -235,7 +235,7 @@ def draw_points(points: Sequence[LabeledPoint]) -> str:
         axes.set_xlabel("parameters")
         _use_plain_ticks(axes.yaxis)
 
-    return _draw_image(draw, (5.4 + _extra_width(labels), 3.1))
+    return _draw_image(draw, labels=labels)
 
 
 def draw_trends(trends: Sequence[TrendSeries]) -> str:
@@ -273,11 +273,16 @@ def draw_trends(trends: Sequence[TrendSeries]) -> str:
             text.set_text(label)
         _use_plain_ticks(axes.yaxis)
 
-    return _draw_image(draw, (9.6 + _extra_width(labels), 4.3))
+    return _draw_image(draw, (9.6, 4.3), labels)
 
 
-def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 3.1)) -> str:
-    """Call `draw` with new axes and return the SVG as a data URI. size: width and height in inches."""
+def _draw_image(
+    draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 3.1), labels: Sequence[str] = ()
+) -> str:
+    """Call `draw` with new axes and return the SVG as a data URI.
+
+    size: width and height in inches, without the extra width that long labels need.
+    """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns if it cannot save its font cache
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
@@ -285,7 +290,8 @@ def _draw_image(draw: Callable[[Axes], None], size: tuple[float, float] = (5.4, 
     with rc_context(_STYLE), warnings.catch_warnings():
         # The page's font shows the letters that matplotlib's font lacks, because the SVG has text instead of glyphs.
         warnings.filterwarnings("ignore", "Glyph .* missing|Matplotlib currently does not support", UserWarning)
-        canvas = Canvas(size, layout="constrained")
+        width, height = size
+        canvas = Canvas((width + _extra_width(labels), height), layout="constrained")
         draw(canvas.add_subplot())
         buffer = io.BytesIO()
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -72,9 +72,10 @@ def read_conll(path: Path) -> ConllFile:
             texts.append([replace(row, token=row.columns[1].strip(), tag_column=tag_column) for row in text])
         tags = f", the tags in column {tag_column + 1}" if tag_column >= 0 else ""
         notes.append(f"{path}: column 1 counts the words; the tokens are in column 2{tags}")
-    has_blanks = have_blanks([row.token for row in chain.from_iterable(texts)])
-    for row in chain.from_iterable(texts):
-        if not row.token.strip() and not (row.token and has_blanks):
+    rows = list(chain.from_iterable(texts))
+    has_blanks = have_blanks([row.token for row in rows])
+    for row in rows:
+        if not row.token.strip() and not has_blanks:
             raise InputError(f"{path}:{row.number}: an empty token", "remove it with its tag")
     if prefix := _common_prefix(texts):
         texts = [[replace(row, token=row.token.removeprefix(prefix)) for row in text] for text in texts]

@@ -69,10 +69,11 @@ def match_case(folder: Path, name: str) -> Path:
     """Return the path of `name` below a folder, with names as they are spelled there: `rte/train.tsv` for `RTE/…`."""
     path = folder
     for part in Path(name).parts:
-        spellings = [part]
+        spelling = part
         if not (path / part).exists() and path.is_dir():
-            spellings = sorted(child.name for child in path.iterdir() if child.name.lower() == part.lower()) or [part]
-        path /= spellings[0]
+            spellings = (child.name for child in path.iterdir() if child.name.lower() == part.lower())
+            spelling = min(spellings, default=part)
+        path /= spelling
     return path
 
 

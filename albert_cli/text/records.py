@@ -151,9 +151,10 @@ def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tu
                 class_names = _read_class_names(file.schema_arrow.metadata or {})
                 number = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+                    class_columns = class_names.keys() & batch.schema.names
                     for row in batch.to_pylist():
                         number += 1
-                        for column in class_names.keys() & row.keys():
+                        for column in class_columns:
                             row[column] = name_classes(row[column], class_names[column])
                         yield number, row
         # ValueError and OverflowError come from the conversion to Python values.

@@ -82,6 +82,11 @@ def is_url(name: str) -> bool:
     return _URL.match(name) is not None
 
 
+def strip_query(name: str) -> str:
+    """Return a URL without its query, which is no part of a file's name; return any other name unchanged."""
+    return name.partition("?")[0] if is_url(name) else name
+
+
 # ---------------------------------------------------------------- errors
 
 

@@ -21,7 +21,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.formatting import hide_secrets
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.read_settings import FileFormat, FileKind
-from albert_cli.text.remote_files import RemoteFile, is_url, list_files, request_missing, supports_ranges
+from albert_cli.text.remote_files import RemoteFile, is_url, list_files, request_missing, strip_query, supports_ranges
 
 SourceKind: TypeAlias = Literal[FileKind, "squad", "squad-answers", "race", "hub", "docs", "stdin"]
 JSON_LINES_ENDINGS: tuple[str, ...] = (".jsonl", ".ndjson", ".jl")
@@ -201,13 +201,13 @@ def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[Text
     urls = list(listing)
     is_single_file = urls == [name]
     name = hide_secrets(name)  # for messages
-    paths = [Path(url.partition("?")[0]) for url in urls]  # without the query, which is no part of a file's name
+    paths = [Path(strip_query(url)) for url in urls]
     if not is_single_file:
         readable_paths = set(_select_readable(name, paths, is_readable, _ENDINGS_HINT))
     elif is_readable(paths[0]):
         readable_paths = set(paths)
     elif name.startswith("http") and (name.endswith("/") or not paths[0].suffix):
-        pattern = f"{name.partition('?')[0].rstrip('/')}/*.txt"
+        pattern = f"{strip_query(name).rstrip('/')}/*.txt"
         hint = f"web servers have no folders; use a glob ('{pattern}') or, for vocab and data, name the file's --format"
         raise InputError(f"{name}: unknown kind of file", hint)
     else:
@@ -261,8 +261,7 @@ def describe_format(name: str, file_format: FileFormat) -> str:
 
     name: of a source that `resolve_sources` returned for this format.
     """
-    path = Path(name.partition("?")[0] if is_url(name) else name)
-    source = _file_source(path, 1.0, file_format)
+    source = _file_source(Path(strip_query(name)), 1.0, file_format)
     return source.kind + source.compression
 
 

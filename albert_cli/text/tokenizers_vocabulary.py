@@ -51,12 +51,16 @@ class TokenizersVocabulary(Vocabulary):
     """A tokenizer of the `tokenizers` library, which normalizes text itself."""
 
     def __init__(self, tokenizer: Tokenizer, config: TokenizerJson, source: Path) -> None:
-        """Configure the tokenizer in place; raise `CheckpointError` if it lacks a special token that models need.
+        """Configure the tokenizer in place.
+
+        Raises `CheckpointError` if it lacks a special token that models need, or has an id far above their number.
 
         config: the content of `tokenizer_config.json`, with the names of special tokens where they are not the usual
         ones; source: the tokenizer's file, for errors.
         """
-        self._names_by_role, special = _find_special_tokens(tokenizer, config, source)
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        _check_largest_id(ids, source)
+        self._names_by_role, special = _find_special_tokens(ids, config, source)
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if not _adds_special_tokens(tokenizer, special):
@@ -65,7 +69,7 @@ class TokenizersVocabulary(Vocabulary):
         self._config = dict(config)
         tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
         self._tokenizer = tokenizer
-        pieces_by_id = {index: piece for piece, index in tokenizer.get_vocab(with_added_tokens=True).items()}
+        pieces_by_id = {index: piece for piece, index in ids.items()}
         pieces = [pieces_by_id.get(index, "") for index in range(max(pieces_by_id) + 1)]
         added_tokens = tokenizer.get_added_tokens_decoder()
         special_ids = {index for index, token in added_tokens.items() if token.special} | set(special)
@@ -201,22 +205,14 @@ def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
 
 
 def _parse_tokenizer(path: Path) -> Tokenizer:
-    """Read a `tokenizer.json`.
-
-    Raises `CheckpointError` if it contains no tokenizer, or an id far above the number of its tokens.
-    """
+    """Read a `tokenizer.json`; raise `CheckpointError` if the file contains no tokenizer."""
     from tokenizers import Tokenizer
 
     content = store.read_bytes(path)
     try:
-        tokenizer = Tokenizer.from_str(content.decode())
+        return Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises plain exceptions
         raise CheckpointError(f"{path}: not a tokenizer of the `tokenizers` library ({error})") from None
-    ids = tokenizer.get_vocab(with_added_tokens=True).values()
-    if max(ids, default=0) > _MAX_ID_PER_TOKEN * len(ids) + _MAX_USUAL_ID:
-        message = f"{path}: has only {len(ids):,} tokens, but the id {max(ids):,}"
-        raise CheckpointError(message, "number the tokens from 0 without holes")
-    return tokenizer
 
 
 def _read_config(directory: Path) -> TokenizerJson:
@@ -231,14 +227,21 @@ def _read_config(directory: Path) -> TokenizerJson:
 # ---------------------------------------------------------------- special tokens
 
 
+def _check_largest_id(ids: Mapping[str, int], source: Path) -> None:
+    """Raise `CheckpointError` if an id is far above the number of tokens; ids: by token."""
+    largest_id = max(ids.values(), default=0)
+    if largest_id > _MAX_ID_PER_TOKEN * len(ids) + _MAX_USUAL_ID:
+        message = f"{source}: has only {len(ids):,} tokens, but the id {largest_id:,}"
+        raise CheckpointError(message, "number the tokens from 0 without holes")
+
+
 def _find_special_tokens(
-    tokenizer: Tokenizer, config: TokenizerJson, source: Path
+    ids: Mapping[str, int], config: TokenizerJson, source: Path
 ) -> tuple[dict[str, str], SpecialIds]:
     """Return the names of the special tokens by role, without roles that the tokenizer lacks, and an id for each role.
 
-    Raises `CheckpointError` if a required token is missing.
+    ids: by token. Raises `CheckpointError` if a required token is missing.
     """
-    ids = tokenizer.get_vocab(with_added_tokens=True)
     names_by_role = find_special_names(ids, config)
     for role in REQUIRED_ROLES:
         if role not in names_by_role:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Final,
-    NotRequired,  # pydantic requires it before Python 3.12
-)
+from typing import TYPE_CHECKING, Any, Final, NotRequired
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from albert_cli import store
 from albert_cli.errors import CheckpointError
@@ -82,9 +78,9 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    for index in sorted(added_tokens):
-        name = added_tokens[index].content
-        tokenizer.add_tokens([added_tokens[index]])
+    for index, token in sorted(added_tokens.items(), key=itemgetter(0)):
+        name = token.content
+        tokenizer.add_tokens([token])
         if tokenizer.token_to_id(name) != index:
             message = f"{path}: has {len(ids)} tokens, so the added token {name!r} cannot have the id {index}"
             raise CheckpointError(message, "use the files of one tokenizer")

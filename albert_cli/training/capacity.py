@@ -12,7 +12,7 @@ from albert_cli.counting import costs
 from albert_cli.counting.activations import activation_bytes, inference_bytes, working_bytes
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.base import EVALUATION_TOKENS
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.settings import NEW_RUN_NOTE, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -97,5 +97,5 @@ def _warn_once(estimated: int, sequences: int, key: str) -> None:
     console.warn(
         f"a micro-batch of {sequences} sequences needs an estimated {costs.format_bytes(estimated)} of memory, more "
         f"than is free: set train.checkpoint_activations=true, which changes no result, or lower {key}, which changes "
-        "dropout; a started run then needs a new --out"
+        f"dropout; {NEW_RUN_NOTE}"
     )

@@ -41,7 +41,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.model.encoder import Encoder
 from albert_cli.randomness import step_seed
 from albert_cli.ranks import local_rank, world_size
-from albert_cli.training.settings import TrainSettings
+from albert_cli.training.settings import NEW_RUN_NOTE, TrainSettings
 
 MIN_ONEDNN_SPEEDUP: Final = 1.05  # a smaller gain is within the measurement's noise, and oneDNN rounds differently
 _MIN_BF16_SPEEDUP: Final = 1.1  # bf16 rounds more than fp32, so it must be clearly faster
@@ -49,7 +49,6 @@ _MIN_BF16_WIDTH: Final = 96  # hidden size; in narrower models casts take the ti
 # FLOPs of a layer's forward pass for each thread. A layer has some two hundred small operations; with fewer FLOPs,
 # starting and joining the threads takes longer than they save.
 _FLOPS_PER_THREAD: Final = 2e8
-_NEW_RUN_NOTE: Final = "a started run then needs a new --out"  # for hints to change a key that is not resume-safe
 _CUBLAS_WORKSPACE: Final = "CUBLAS_WORKSPACE_CONFIG"  # an environment variable
 
 
@@ -131,7 +130,7 @@ def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device)
         return "on"
     if setting == "on":
         raise ConfigError(
-            f'train.compile is "on", but {error}', f'repair that, or set train.compile = "off"; {_NEW_RUN_NOTE}'
+            f'train.compile is "on", but {error}', f'repair that, or set train.compile = "off"; {NEW_RUN_NOTE}'
         )
     console.warn(f"training is not compiled, which is slower: {error}")
     return "off"
@@ -353,7 +352,7 @@ def deterministic_kernels(enabled: bool) -> Iterator[None]:
         if "deterministic implementation" not in str(error):
             raise
         raise ConfigError(
-            f"train.deterministic: {error}", f"use -s train.deterministic=false; {_NEW_RUN_NOTE}"
+            f"train.deterministic: {error}", f"use -s train.deterministic=false; {NEW_RUN_NOTE}"
         ) from error
     finally:
         torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning_only)

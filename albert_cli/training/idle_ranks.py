@@ -16,6 +16,7 @@ from albert_cli.ranks import RankGroup, world_size
 from albert_cli.training.job import split_micro_batches
 from albert_cli.training.objectives import group_by_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.settings import NEW_RUN_NOTE
 
 
 def parallel_speedup(batch_size: int, micro_batch_size: int, ranks: int) -> float:
@@ -43,9 +44,7 @@ def warn_idle_ranks(recipe: PretrainRecipe, lengths: Integers, ranks: int) -> No
     remedy = f"use --nproc {micro_batches}, which is as fast"
     smaller = math.ceil(full_sequences / ranks)
     if smaller < recipe.sequences_per_micro_batch:
-        remedy = (
-            f"use -s {_format_override(recipe, smaller)}, which changes dropout; a started run then needs a new --out"
-        )
+        remedy = f"use -s {_format_override(recipe, smaller)}, which changes dropout; {NEW_RUN_NOTE}"
     console.warn(f"a step has micro-batches for only {micro_batches} of {ranks} processes: {remedy}")
 
 

@@ -29,7 +29,7 @@ from albert_cli.training.device import use_threads
 from albert_cli.training.idle_ranks import parallel_speedup
 from albert_cli.training.loop import evaluate_job, measure_step_seconds
 from albert_cli.training.objectives import PretrainingJob
-from albert_cli.training.pretrain_recipe import PretrainRecipe
+from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 
 _MAX_MICRO_TOKENS: Final = 131_072  # kernels are not faster with larger micro-batches
 # The longest step that a dry run measures. For a longer one it measures fewer sequences, and scales the time.
@@ -121,7 +121,8 @@ def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started:
 
     The steps of the measurement change the job's weights.
     """
-    full_batch_job = replace(job, settings=_without_batch_warmup(job.settings))
+    full_batch = replace(job.settings.batch, warmup_steps=0)  # the full batch from the first step on
+    full_batch_job = replace(job, settings=replace(job.settings, batch=full_batch))
     with use_threads(job.settings.train.threads):
         # The measurement counts toward the budget, so it takes at most a twentieth of it.
         step = measure_step_seconds(full_batch_job, group, steps=8, seconds=min(10, budget / 20))
@@ -216,11 +217,6 @@ def format_budget(planned: PretrainRecipe, fitted: PretrainRecipe, times: StepTi
         fitted_warmup = fitted.schedule.resolved_warmup_steps
         text += f", with {fitted_warmup:,} warmup steps (the recipe has {warmup:,} of {total:,})"
     return text
-
-
-def _without_batch_warmup(recipe: PretrainRecipe) -> PretrainRecipe:
-    """Return the recipe with the full batch from the first step on, for measurements."""
-    return replace(recipe, batch=replace(recipe.batch, warmup_steps=0))
 
 
 # ---------------------------------------------------------------- a dry run
@@ -382,10 +378,10 @@ def estimate_duration(
             seconds = flops_per_sequence * recipe.total_sequences / rate
             return DurationEstimate(seconds, 0, micro_batch, rate)
         batch_size = sequences * group.world_size  # one micro-batch per rank
-        measured = _without_batch_warmup(recipe)
-        measured = replace(measured, train=replace(train, batch_size=batch_size, micro_batch_size=sequences))
-        # A limit on tokens could put the short sequences of several ranks into one micro-batch.
-        measured = replace(measured, batch=replace(measured.batch, micro_tokens=0))
+        measured_train = replace(train, batch_size=batch_size, micro_batch_size=sequences)
+        # The default has no batch warmup and no limit on tokens. A limit on tokens could put the short sequences of
+        # several ranks into one micro-batch.
+        measured = replace(recipe, train=measured_train, batch=BatchSettings())
         step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=0.5)
     seconds = step_seconds * recipe.total_sequences / (sequences * speedup)
     return DurationEstimate(round(seconds, 1), sequences, micro_batch)

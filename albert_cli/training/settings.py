@@ -184,6 +184,7 @@ RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
     "train.threads", "train.track", "evaluation", "distill.teacher",
 )  # fmt: skip
+NEW_RUN_NOTE: Final = "a started run then needs a new --out"  # for hints to change a key that is not in this list
 
 _SECONDS_PER_UNIT: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 

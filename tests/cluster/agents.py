@@ -111,7 +111,7 @@ class Nodes:
     def last_step(self) -> int:
         """Return the last step that the run has saved, 0 without one."""
         steps = store.saved_steps(self.run)
-        return int(steps[-1].name.removeprefix("step-")) if steps else 0
+        return store.step_number(steps[-1]) if steps else 0
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition holds."""

@@ -177,7 +177,7 @@ def read_status(run: Path) -> Mapping[str, object]:
 
 
 def newest_step(run: Path) -> int:
-    return max(int(path.name.removeprefix("step-")) for path in store.saved_steps(run))
+    return max(map(store.step_number, store.saved_steps(run)))
 
 
 def test_evaluation_of_glue_needs_one_submission(slurm: Slurm, tmp_path: Path, encoder: Path, inference: Path) -> None:

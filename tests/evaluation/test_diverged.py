@@ -25,7 +25,7 @@ from albert_cli.training.finetune import FinetuneJob
 from tests.helpers.command import albert
 from tests.helpers.reports import Page
 from tests.helpers.shapes import TINY
-from tests.helpers.task_runs import QUICK, as_text, evaluate, finetune, prepare
+from tests.helpers.task_runs import QUICK, as_text, diverge_runs, evaluate, finetune, prepare
 
 Diverge = Callable[[Sequence[int]], None]
 
@@ -148,13 +148,7 @@ def test_finetune_diverged_run_is_retried(
 def test_suite_task_with_all_seeds_diverged_raises_at_the_end(
     encoder: Path, glue: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = FinetuneJob.loss_sums
-
-    def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
-        factor = float("nan") if self.prepared.task.name == "cola" else 1.0
-        return {name: value * factor for name, value in original(self, data).items()}
-
-    monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
+    diverge_runs(monkeypatch, lambda job: job.prepared.task.name == "cola")
     call = ["eval", "glue", "--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1]
     call += [word for override in QUICK for word in ("-s", override)]
     printed = albert(*call, "--out", tmp_path / "out", expect=5)

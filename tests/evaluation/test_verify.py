@@ -18,11 +18,11 @@ from albert_cli.evaluation.verify import VerifyRecipe
 from albert_cli.model.config import ModelConfig
 from albert_cli.results import VerifyResult
 from albert_cli.tasks.published import load_published_scores
-from albert_cli.training.finetune import FinetuneJob
 from albert_cli.training.task_setup import TaskRequest
 from tests.helpers.checkpoints import untrained
 from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
+from tests.helpers.task_runs import diverge_runs
 
 SHAPE = ModelConfig(
     vocab_size=300, embedding_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
@@ -110,8 +110,7 @@ def test_verify_score_below_tolerance_exits_with_7(tmp_path: Path, checkpoint: P
 def test_verify_diverged_task_is_not_reached(
     tmp_path: Path, checkpoint: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = FinetuneJob.loss_sums
-    monkeypatch.setattr(FinetuneJob, "loss_sums", lambda *a: {n: v * float("nan") for n, v in original(*a).items()})
+    diverge_runs(monkeypatch, lambda _: True)
     file = write_recipe(tmp_path / "r.toml", checkpoint, sst2=99.5, race=50.0)
     result = verify_scores(file, data, tmp_path / "out")
     assert (result.tasks["sst2"].verdict, result.reached) == ("diverged", False)

@@ -29,9 +29,16 @@ def read_status(run: Path) -> dict[str, Any]:
     return store.read_json(run / "status.json")
 
 
+def assert_interrupted(run: Path) -> None:
+    """Assert that the run was interrupted, and that the checkpoint of its last step is saved."""
+    status = read_status(run)
+    assert (status["state"], status["exit_code"]) == ("interrupted", 75)
+    assert (run / f"step-{status['step']:08d}" / "manifest.json").is_file()
+
+
 def list_steps(run: Path) -> list[int]:
     """Return the numbers of the saved steps, in ascending order."""
-    return [int(p.name.removeprefix("step-")) for p in sorted(run.glob("step-*"))]
+    return [store.step_number(p) for p in sorted(run.glob("step-*"))]
 
 
 def read_curve(run: Path) -> list[dict[str, Any]]:

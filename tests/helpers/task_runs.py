@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,17 @@ def as_text(result: Mapping[str, Any]) -> str:
         return tables.format_result(read_result(path))
 
 
-def diverge_random_mnli(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every fine-tuning run on MNLI from random weights diverge in its first step."""
+def diverge_runs(monkeypatch: pytest.MonkeyPatch, is_diverging: Callable[[FinetuneJob], bool]) -> None:
+    """Let every fine-tuning run for which the condition is true diverge in its first step."""
     original = FinetuneJob.loss_sums
 
     def loss_sums(self: FinetuneJob, data: Any) -> dict[str, Tensor]:
-        is_diverging = self.prepared.task.name == "mnli" and self.settings.model.weights == "random"
-        factor = float("nan") if is_diverging else 1.0
+        factor = float("nan") if is_diverging(self) else 1.0
         return {name: value * factor for name, value in original(self, data).items()}
 
     monkeypatch.setattr(FinetuneJob, "loss_sums", loss_sums)
+
+
+def diverge_random_mnli(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every fine-tuning run on MNLI from random weights diverge in its first step."""
+    diverge_runs(monkeypatch, lambda job: job.prepared.task.name == "mnli" and job.settings.model.weights == "random")

@@ -93,18 +93,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
+def run_handler(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer requests on the loopback while the block runs, and yield the server's URL without a path."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
 def run_server(settings: WebServer) -> Iterator[WebServer]:
     """Serve a file over HTTP while the block runs, and yield the settings with the file's URL."""
     handler = type("Handler", (_Handler,), {"settings": settings})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    settings.url = f"http://127.0.0.1:{server.server_address[1]}/all.txt"
-    try:
+    with run_handler(handler) as url:
+        settings.url = f"{url}/all.txt"
         yield settings
-    finally:
-        server.shutdown()
-        server.socket.close()
 
 
 @contextmanager

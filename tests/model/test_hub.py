@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from tests.helpers.hugging_face import (
     saved,
 )
 from tests.helpers.shapes import ALL, OWN, SHARED, TINY, random_batch, shake
+from tests.helpers.web_server import run_handler
 
 # ---------------------------------------------------------------- our checkpoints in transformers
 
@@ -389,11 +389,8 @@ class _Repository(http.server.BaseHTTPRequestHandler):
 
 
 def test_find_checkpoint_hub_model_without_weights_has_hint(tmp_path: Path) -> None:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Repository)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    result = find_in_process("someone/model", f"http://127.0.0.1:{server.server_port}", tmp_path)
-    server.shutdown()
-    server.server_close()
+    with run_handler(_Repository) as url:
+        result = find_in_process("someone/model", url, tmp_path)
     assert result.stdout.splitlines() == [
         "someone/model: contains a GGUF file",
         "name the checkpoint that it was converted from",

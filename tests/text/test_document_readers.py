@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import sys
-import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import resolve_sources
 from albert_cli.text.work_units import split_sources
+from tests.helpers.memory import memory_below
 from tests.helpers.text_files import read_texts
 
 ARTICLE = '<doc id="1" url="https://example.org/?curid=1" title="One">\nOne\n\nFirst. Second.\n\nThird.\n</doc> \n'
@@ -143,24 +143,15 @@ def test_compressed_bomb_takes_limited_memory(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(start + repeated * (32_000_000 // len(repeated))))
-    tracemalloc.start()
-    try:
-        with pytest.raises(InputError, match=message):
-            read_texts(path, max_line=1 << 16)
-        assert tracemalloc.get_traced_memory()[1] < 20e6
-    finally:
-        tracemalloc.stop()
+    with memory_below(20e6), pytest.raises(InputError, match=message):
+        read_texts(path, max_line=1 << 16)
 
 
 def test_compressed_blank_lines_take_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b"\n" * 300_000 + b'["One."]'))
-    tracemalloc.start()
-    try:
+    with memory_below(10e6):
         assert read_texts(path, max_line=1 << 16) == ["One."]
-        assert tracemalloc.get_traced_memory()[1] < 10e6
-    finally:
-        tracemalloc.stop()
 
 
 def test_json_error_after_blank_lines_has_its_line(tmp_path: Path) -> None:
