@@ -30,7 +30,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.text.vocabulary import Vocabulary
 
-_MICRO_BATCH: Final = 128  # sentences with one masked token each
+_MICRO_BATCH: Final = 64  # sentences with one masked token each
 
 
 class MinimalPair(BaseModel):

@@ -22,7 +22,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 PAIRS_FILE: Final = "pairs.jsonl"
 MAX_PAIRS: Final = 1500  # the standard error of an accuracy is at most sqrt(0.25 / 1500), 1.3 points
-_SENTENCE_WORDS: Final = range(6, 17)  # longer sentences cost time and are more often split wrongly
+_SENTENCE_WORDS: Final = range(6, 11)  # the time to score a sentence grows with the square of its length
 
 
 def write_word_order_pairs(data: Path, directory: Path) -> int:

@@ -132,6 +132,7 @@ class Encoder(nn.Module):
 
         torch compiles a separate variant for each combination of: all rows or head rows, training or evaluation, equal
         or different lengths, one sequence or several. These exceed torch's recompile limit, which is therefore raised.
+        Blocks with sparse attention in chunks are not compiled.
         """
         from torch._dynamo import maybe_mark_dynamic  # imported late: the compiler takes as long to import as torch
 
@@ -152,9 +153,10 @@ class Encoder(nn.Module):
             rows: HeadRows | None,
             settings: BlockSettings,
         ) -> Tensor:
-            is_chunked = isinstance(layout.sparse, SparseAttentionLayout)
-            is_dense_padded = layout.sparse is None and not settings.varlen
-            if is_chunked or is_dense_padded:
+            if isinstance(layout.sparse, SparseAttentionLayout):
+                # The compiler needs more than five minutes for chunks of a variable number and size on a GPU.
+                return block(x_TH, attention, feed_forward, layout, rows, settings)
+            if layout.sparse is None and not settings.varlen:
                 return padded_block(x_TH, attention, feed_forward, layout, rows, settings)
             # Packed tensors differ between batches in the first dimension only, the number of tokens or sequences. The
             # other dimensions are compiled as constants, because kernels for variable sizes would be slower.
