@@ -34,10 +34,10 @@ class Stream(IntEnum):
     PHASE = 2  # the token at which a pass begins
     SHORT = 3  # whether a sequence is short
     TARGET = 4  # the length of a short sequence
-    BOUNDARY = 5  # the sentence boundary between the segments
+    CHUNK = 5  # where a chunk of sentences grows first, and the boundary between its segments
     SWAP = 6  # whether the segments are swapped
-    OTHER_DOCUMENT = 7  # the document of a random second segment (NSP)
-    OTHER_SENTENCE = 8  # the sentence at which that segment begins
+    OTHER_ANCHOR = 7  # the token of another document around which the second segment is chosen (NSP)
+    OTHER_CHUNK = 8  # where that segment grows first
     CUT_A = 9  # the number of tokens that are cut from the front of segment A
     CUT_B = 10  # the same for segment B
     SPANS = 11  # the n-grams to mask

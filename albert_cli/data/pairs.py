@@ -3,19 +3,22 @@
 An example is a function of the seed and of the example's index. A pass divides the whole corpus, across documents, into
 strides, and visits them in random order. A stride has as many tokens as a sequence without its special tokens. In each
 stride one token is the anchor of an example: the example consists of the anchor's sentence and of neighboring
-sentences. A random phase shifts the anchors of each pass, so all tokens of a long document are covered equally often. A
-document shorter than a sequence is sampled in proportion to its length.
+sentences. A coin decides if the following or the preceding ones come first. A random phase shifts the anchors of each
+pass, so the inner tokens of a long document are covered equally often, and those within a sequence of its ends half to
+one and a half times as often. A document shorter than a sequence is sampled in proportion to its length.
 
 Memory does not grow with the corpus: the order of the strides is a permutation that is computed from the seed, and
 bisection finds sentences and documents in the shards' offsets, which stay on disk.
 
 Intended differences from the released data generator (`create_pretraining_data.py`):
 - the target length is sampled for every sequence, not for every document;
-- a sequence that reaches the end of its document grows backwards, so it is full if the document is long enough;
+- a sequence is full if its document is long enough; the generator's last sequence of a document is short;
 - a document of one sentence gives one segment without a label; the generator adds a segment of a random document and
   labels the pair as swapped;
 - the number of tokens removed from the front of an overlong segment is uniform; the generator tosses a coin per token;
-- the other document of a next-sentence pair is never the first document itself, nor a copy of it because of a weight.
+- the other document of a next-sentence pair is never the first document itself, nor a copy of it because of a weight;
+- it is sampled by its length, and its segment is about as long as the segment that it replaces. The generator samples
+  all documents with equal probability and fills the sequence; the pair's length would then often reveal the label.
 """
 
 from __future__ import annotations
@@ -140,12 +143,12 @@ def sample_pairs(corpus: TokenCorpus, index: Integers, settings: PairSettings, s
     """Sample the segment pair of each example in `index`, int64 [B]; a pair has at most `max_seq_length - 3` tokens."""
     target = _sample_target_lengths(index, settings, seed)
     anchor = _sample_anchors(corpus, index, settings, seed)
-    chunks = choose_chunks(corpus, anchor, target, hash_keys(seed, Stream.BOUNDARY, index))
+    chunks = choose_chunks(corpus, anchor, target, hash_keys(seed, Stream.CHUNK, index))
     has_two_segments = chunks.stop > chunks.boundary
     relation, order_labels = choose_relation(
         hash_keys(seed, Stream.SWAP, index), has_two_segments, settings.sentence_loss, corpus.n_distinct_documents > 1
     )
-    a, b = apply_relation(corpus, chunks, relation, target, index, seed)
+    a, b = apply_relation(corpus, chunks, relation, index, seed)
     length_a, length_b = truncated_lengths(a.length, b.length, settings.max_seq_length - SPECIALS)
     a = _truncate_segments(a, length_a, hash_keys(seed, Stream.CUT_A, index))
     b = _truncate_segments(b, length_b, hash_keys(seed, Stream.CUT_B, index))
@@ -173,18 +176,21 @@ def _sample_anchors(corpus: TokenCorpus, index: Integers, settings: PairSettings
     return (stride_number * stride + phase) % corpus.n_tokens
 
 
-def choose_chunks(corpus: TokenCorpus, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
+def choose_chunks(
+    corpus: TokenCorpus, anchor: Integers, target: Integers, bits: HashKeys, least_sentences: int = 2
+) -> Chunks:
     """Choose whole sentences of about `target` tokens around each anchor, and the boundary between their two parts.
 
-    anchor: global token positions, int64 [B]; target: numbers of tokens, int64 [B]; bits: random, for the boundaries,
-    uint64 [B].
+    anchor: global token positions, int64 [B]; target: numbers of tokens, int64 [B]; bits: random, for directions and
+    boundaries, uint64 [B]; least_sentences: number of sentences that a chunk has at least, if its document has them.
     """
     start = np.empty_like(anchor)
     boundary = np.empty_like(anchor)
     stop = np.empty_like(anchor)
     document = np.empty_like(anchor)
     for rows, shard, first_token, first_document in corpus.group_by_shard(anchor, corpus.token_starts):
-        chunks = _choose_local_chunks(shard, anchor[rows] - first_token, target[rows], bits[rows])
+        local_anchor = anchor[rows] - first_token
+        chunks = _choose_local_chunks(shard, local_anchor, target[rows], bits[rows], least_sentences)
         start[rows] = chunks.start + first_token
         boundary[rows] = chunks.boundary + first_token
         stop[rows] = chunks.stop + first_token
@@ -192,11 +198,18 @@ def choose_chunks(corpus: TokenCorpus, anchor: Integers, target: Integers, bits:
     return Chunks(start, boundary, stop, document)
 
 
-def _choose_local_chunks(shard: Shard, anchor: Integers, target: Integers, bits: HashKeys) -> Chunks:
+def _choose_local_chunks(
+    shard: Shard, anchor: Integers, target: Integers, bits: HashKeys, least_sentences: int
+) -> Chunks:
     """Choose the chunks within one shard, like `choose_chunks`; positions and documents count from the shard's start.
 
+    Half of the chunks add sentences forwards from the anchor's sentence, and backwards if the document ends too early;
+    the other half add them backwards, and forwards if the document begins too late. If all grew forwards, hardly any
+    chunk would contain the first sentences of a long document.
+
     Example: a document has sentences of 5, 7, 4 and 6 tokens, the anchor is in the third one, and the target is 12.
-    From the third sentence on there are only 4 + 6 = 10 tokens, so the chunk begins with the second one and has 17.
+    Forwards, there are only 4 + 6 = 10 tokens, so the chunk begins with the second sentence and has 17. Backwards, the
+    chunk is the second and the third sentence, and has 11 tokens: it grows to the first one, and has 16.
     """
     offsets = shard.sentence_offsets
     anchor_sentence = locate(offsets, anchor, "right") - 1
@@ -205,16 +218,20 @@ def _choose_local_chunks(shard: Shard, anchor: Integers, target: Integers, bits:
     document_first = shard.document_offsets[document].astype(np.int64)
     document_end = shard.document_offsets[document + 1].astype(np.int64)
 
-    # Add sentences forwards from the anchor's sentence until there are `target` tokens and two sentences, or the
-    # document ends.
-    end_sentence = locate(offsets, offsets[anchor_sentence].astype(np.int64) + target, "left")
-    end_sentence = np.minimum(np.maximum(end_sentence, anchor_sentence + 2), document_end)
+    def grow_forwards(first: Integers, end: Integers) -> Integers:
+        """Add sentences after [first, end) until there are enough tokens and sentences; return the new end."""
+        enough_tokens = locate(offsets, offsets[first].astype(np.int64) + target, "left")
+        return np.minimum(np.maximum.reduce([end, enough_tokens, first + least_sentences]), document_end)
 
-    # If the document ended first, add sentences backwards under the same conditions. There are at least `target` tokens
-    # from the sentence `latest_first` to the end, and fewer from any later sentence.
-    latest_first = locate(offsets, offsets[end_sentence].astype(np.int64) - target, "right") - 1
-    first_sentence = np.minimum(anchor_sentence, np.minimum(latest_first, end_sentence - 2))
-    first_sentence = np.maximum(first_sentence, document_first)
+    def grow_backwards(first: Integers, end: Integers) -> Integers:
+        """Add sentences before [first, end) under the same conditions; return the new first sentence."""
+        enough_tokens = locate(offsets, offsets[end].astype(np.int64) - target, "right") - 1
+        return np.maximum(np.minimum.reduce([first, enough_tokens, end - least_sentences]), document_first)
+
+    is_forward = bits >> np.uint64(63) == 0  # the highest bit
+    end_sentence = np.where(is_forward, grow_forwards(anchor_sentence, anchor_sentence + 1), anchor_sentence + 1)
+    first_sentence = grow_backwards(anchor_sentence, end_sentence)
+    end_sentence = grow_forwards(first_sentence, end_sentence)
 
     n_inner_boundaries = end_sentence - first_sentence - 1
     boundary_sentence = first_sentence + 1 + bounded_ints(bits, np.maximum(n_inner_boundaries, 1))
@@ -251,7 +268,7 @@ def choose_relation(
 
 
 def apply_relation(
-    corpus: TokenCorpus, chunks: Chunks, relation: Codes, target: Integers, index: Integers, seed: int
+    corpus: TokenCorpus, chunks: Chunks, relation: Codes, index: Integers, seed: int
 ) -> tuple[Segments, Segments]:
     """Return segments A and B of each example, before truncation.
 
@@ -262,8 +279,7 @@ def apply_relation(
     second = Segments(chunks.boundary.copy(), chunks.stop.copy())  # copies, which are changed below
     rows = np.flatnonzero(relation == OTHER_DOCUMENT)
     if rows.size:
-        missing_tokens = np.maximum(target - first.length, 1)
-        other = _sample_other_document(corpus, chunks.document[rows], missing_tokens[rows], index[rows], seed)
+        other = _sample_other_document(corpus, chunks.document[rows], second.length[rows], index[rows], seed)
         second.start[rows] = other.start
         second.stop[rows] = other.stop
     is_swapped = relation == SWAPPED
@@ -275,33 +291,28 @@ def apply_relation(
 def _sample_other_document(
     corpus: TokenCorpus, document: Integers, target: Integers, index: Integers, seed: int
 ) -> Segments:
-    """Sample whole sentences of about `target` tokens from a random document other than `document` and its copies.
+    """Sample whole sentences of about `target` tokens around a random token outside of `document` and its copies.
 
-    The first sentence is random. There are fewer tokens if the document ends too early. document, target, index: int64
-    [B].
+    There are fewer tokens if the other document has fewer. document, target, index: int64 [B].
     """
+    local_start = np.empty_like(document)  # the first token of `document`, counted from its shard's start
+    length = np.empty_like(document)
+    for rows, shard, _, first_document in corpus.group_by_shard(document, corpus.document_starts):
+        local_document = document[rows] - first_document
+        first_and_end = shard.document_offsets[np.stack([local_document, local_document + 1])]
+        start, stop = shard.sentence_offsets[first_and_end].astype(np.int64)
+        local_start[rows] = start
+        length[rows] = stop - start
     shard_index = np.searchsorted(corpus.document_starts, document, "right") - 1
     copies = corpus.copies[shard_index]
-    shard_documents = np.diff(corpus.document_starts)[shard_index]
-    first_copy = document - (shard_index - corpus.first_copies[shard_index]) * shard_documents
-    other = bounded_ints(hash_keys(seed, Stream.OTHER_DOCUMENT, index), corpus.n_documents - copies)
+    anchor = bounded_ints(hash_keys(seed, Stream.OTHER_ANCHOR, index), corpus.n_tokens - copies * length)
     for number in range(int(copies.max())):
-        copy = first_copy + number * shard_documents
-        other += (number < copies) & (other >= copy)  # numbers from the copy's number on move up by one, which skips it
-    bits = hash_keys(seed, Stream.OTHER_SENTENCE, index)
-    start = np.empty_like(document)
-    stop = np.empty_like(document)
-    for rows, shard, first_token, first_document in corpus.group_by_shard(other, corpus.document_starts):
-        local_document = other[rows] - first_document
-        document_first = shard.document_offsets[local_document].astype(np.int64)
-        document_end = shard.document_offsets[local_document + 1].astype(np.int64)
-        first_sentence = document_first + bounded_ints(bits[rows], document_end - document_first)
-        local_start = shard.sentence_offsets[first_sentence].astype(np.int64)
-        end_sentence = locate(shard.sentence_offsets, local_start + target[rows], "left")
-        end_sentence = np.minimum(end_sentence, document_end)
-        start[rows] = local_start + first_token
-        stop[rows] = shard.sentence_offsets[end_sentence].astype(np.int64) + first_token
-    return Segments(start, stop)
+        # Positions from the start of the copy on move up by its length, which skips the copy.
+        copy_shard = corpus.first_copies[shard_index] + np.minimum(number, copies - 1)
+        is_after = (number < copies) & (anchor >= corpus.token_starts[copy_shard] + local_start)
+        anchor += is_after * length
+    chunks = choose_chunks(corpus, anchor, target, hash_keys(seed, Stream.OTHER_CHUNK, index), least_sentences=1)
+    return Segments(chunks.start, chunks.stop)
 
 
 def _truncate_segments(segments: Segments, length: Integers, bits: HashKeys) -> Segments:

@@ -8,7 +8,7 @@ Different on purpose, each with a test here or in the module in parentheses:
   10 % of the sequences are short, and so are all of a document's;
 - a document of one sentence gives one segment without a label; the generator adds a random document and labels the
   pair as swapped;
-- a sequence at the end of its document grows backwards (test_pairs); the generator leaves a short remainder;
+- a sequence grows in both directions (test_pairs); the generator leaves a short remainder at the end of a document;
 - a chunk is never one long sentence if the document has another (test_pairs);
 - sequences start at random tokens, the same number a pass everywhere (test_pairs), so a document shorter than a
   sequence is sampled in proportion to its length; the generator visits every document once a pass;
