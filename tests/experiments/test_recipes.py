@@ -101,7 +101,7 @@ def test_each_variant_has_its_own_color(name: str) -> None:
 
 @pytest.mark.parametrize("name", recipe.experiment_names())
 def test_mini_and_h200_plans_are_within_their_minutes(name: str) -> None:
-    longer = {"long-inputs": 72, "init-long": 25, "embedding": 25, "squad-race": 30, "glue": 25}  # minutes
+    longer = {"long-inputs": 72, "embedding": 25, "squad-race": 30, "glue": 25}  # minutes
     limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 40)}
     for scale, (devices, minutes) in limits.items():
         totals = describe_plan(planned(name, scale)).totals
@@ -433,7 +433,7 @@ def test_claims_page_lists_experiments_and_tables() -> None:
     missing = [
         name for name in recipe.experiment_names() if f"`{name}`" not in page and f"reproduce {name}" not in page
     ]
-    assert set(missing) <= {"init", "init-long", "long-inputs"}, "the other experiments are from the paper"
+    assert set(missing) <= {"init", "long-inputs"}, "the other experiments are from the paper"
     assert all(f"Table {number}" in page or f"Tables {number}" in page for number in range(1, 15))
     assert {f"§{n}" for n in ("4.1", "4.2.1", "4.5")} <= set(re.findall(r"§[\d.]*\d", page))
 

@@ -154,7 +154,6 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
         {"pieces": (1, False), "n1": (1, True), "n3": (3, True)},
     ),
     "init": (lambda f: tuple(f["recipe"]["init"].values()), PARTS),
-    "init-long": (lambda f: tuple(f["recipe"]["init"].values()), {name: PARTS[name] for name in ("full", "none")}),
 }  # fmt: skip
 WITH_TEXT = ("curves", "extra-data")
 
