@@ -148,7 +148,7 @@ def _describe_data(
     request = ExampleRequest(
         step=step,
         first=settings.examples_before(step),
-        batch_size=len(settings.examples_of(step)),  # only shown: it does not limit the number of examples
+        batch_size=len(settings.batch_index(step)),  # only shown: it does not limit the number of examples
         count=examples,
     )
     description = describe_data(directory, settings.data, seed, request)

@@ -191,7 +191,7 @@ class PretrainBench:
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
         self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # a step's only micro-batch
-        self.packed: list[PackedBatch] = [batch.data.host for batch in self.batches]  # the same as NumPy arrays
+        self.packed: list[PackedBatch] = [batch.data.packed for batch in self.batches]  # the same as NumPy arrays
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:

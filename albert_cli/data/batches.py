@@ -1,7 +1,7 @@
 """Sample packed training batches.
 
 A batch is a pure function of the corpus, the settings, the seed and the indices of its examples.
-`PretrainRecipe.examples_of` returns the indices of a training step. Ranks divide these indices among them, and an
+`PretrainRecipe.batch_index` returns the indices of a training step. Ranks divide these indices among them, and an
 example does not depend on the rank that samples it.
 """
 

@@ -62,12 +62,12 @@ class PretrainingCorpora:
 class SampledBatch:
     """A micro-batch of N sequences with M masked positions.
 
-    `host` has the arrays in host memory, which only `bench/pretrain.py` and tests read. The other fields are on the
+    `packed` has the arrays in host memory, which only `bench/pretrain.py` and tests read. The other fields are on the
     device: the packed tokens (sequences concatenated without padding), the ids of the masked tokens (int64 [M]), and
     the classes of the sentence pairs (int64 [N]; `NO_LABEL` for a sequence without a pair).
     """
 
-    host: PackedBatch
+    packed: PackedBatch
     tokens: PackedTokens
     masked_labels: Tensor
     order_labels: Tensor
@@ -138,30 +138,30 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         settings = self.settings
         corpus = self.corpora.train
         seed = settings.train.seed
-        examples = settings.examples_of(step)
-        local_examples: dict[int, Integers] = {}  # this rank's examples, by the number of their micro-batch
+        index = settings.batch_index(step)
+        local_index: dict[int, Integers] = {}  # of this rank's examples, by the number of their micro-batch
         if settings.batch.max_micro_tokens:
             # Every rank samples the lengths of all examples and splits them alike, which takes little of a step's time.
-            lengths = sample_lengths(corpus, settings.data, seed, examples)
-            for number, indices in enumerate(group_by_tokens(lengths, settings.batch.max_micro_tokens)):
+            lengths = sample_lengths(corpus, settings.data, seed, index)
+            for number, rows in enumerate(group_by_tokens(lengths, settings.batch.max_micro_tokens)):
                 if number % group.world_size == group.rank:
-                    local_examples[number] = examples[indices]
+                    local_index[number] = index[rows]
         else:
-            for number, start, stop in split_micro_batches(len(examples), settings.train.micro_batch_size, group):
-                local_examples[number] = examples[start:stop]
+            for number, start, stop in split_micro_batches(len(index), settings.train.micro_batch_size, group):
+                local_index[number] = index[start:stop]
         return [
             self._sample_micro_batch(corpus, number, seed, part, settings.data)
-            for number, part in local_examples.items()
+            for number, part in local_index.items()
         ]
 
     def _sample_micro_batch(
-        self, corpus: TokenCorpus, number: int, seed: int, examples: Integers, pairs: PairSettings
+        self, corpus: TokenCorpus, number: int, seed: int, index: Integers, pairs: PairSettings
     ) -> MicroBatch[SampledBatch]:
-        """Sample the examples with the numbers in `examples`, and count their items, tokens and FLOPs.
+        """Sample the examples `index`, int64 [B], and count their items, tokens and FLOPs.
 
         `number` is the micro-batch's index in its step. `pairs` can differ from the recipe's settings in an evaluation.
         """
-        batch = sample_batch(corpus, self.corpora.vocabulary, pairs, seed, examples)
+        batch = sample_batch(corpus, self.corpora.vocabulary, pairs, seed, index)
         if pairs.sentence_loss == "nsp" and self.model.config.order_labels == 3:
             # A head of three classes has 0 = in order, 1 = swapped, 2 = other document. NSP labels a pair from two
             # documents as 1.
@@ -242,10 +242,10 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         return {name: total / count for name, (total, count) in zip(names, totals, strict=True) if count}
 
     def evaluate_examples(
-        self, corpus: TokenCorpus, pairs: PairSettings, examples: Integers
+        self, corpus: TokenCorpus, pairs: PairSettings, index: Integers
     ) -> dict[str, tuple[float, int]]:
-        """Return (sum, number of items) of each loss and accuracy over the evaluation examples with these numbers."""
-        micro_batch = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, examples, pairs)
+        """Return (sum, number of items) of each loss and accuracy over the evaluation examples `index`, int64 [B]."""
+        micro_batch = self._sample_micro_batch(corpus, 0, EVALUATION_SEED, index, pairs)
         sums = self.loss_sums(micro_batch.data)
         # A loss counts its own items; an accuracy has the items of its loss.
         counted_by = {name: name for name in self._evaluated_losses} | dict(self.extra_metrics)

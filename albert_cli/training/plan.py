@@ -325,7 +325,7 @@ def describe_run(
         steps_done_before=recipe.first_step or None,
         warmup_steps=recipe.schedule.resolved_warmup_steps,
         sequences_per_step=train.batch_size,
-        sequences_in_first_step=len(recipe.examples_of(recipe.first_step)) if recipe.batch.warmup_steps else None,
+        sequences_in_first_step=len(recipe.batch_index(recipe.first_step)) if recipe.batch.warmup_steps else None,
         batch_warmup_steps=recipe.batch.warmup_steps or None,
         sequences_per_micro_batch=recipe.sequences_per_micro_batch,
         tokens_per_micro_batch_at_most=recipe.batch.max_micro_tokens or None,

@@ -141,7 +141,7 @@ def _resolve(
     recipe = resolve_recipe(recipe, environment, saved)
     inputs.warn_memory(recipe)
     if group.world_size > 1:
-        full_batch = recipe.examples_of(max(recipe.first_step, recipe.batch.warmup_steps))
+        full_batch = recipe.batch_index(max(recipe.first_step, recipe.batch.warmup_steps))
         lengths = sample_lengths(inputs.corpora.train, recipe.data, recipe.train.seed, full_batch)
         warn_idle_ranks(recipe, lengths, group.world_size)
     if saved is not None:

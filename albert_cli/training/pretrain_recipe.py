@@ -116,8 +116,8 @@ class PretrainRecipe:
         growth = (full_size - batch.warmup_from) * np.arange(growing_steps) // max(1, batch.warmup_steps)
         return growing_steps * batch.warmup_from + int(growth.sum()) + (step - growing_steps) * full_size
 
-    def examples_of(self, step: int) -> Integers:
-        """Return the numbers of the step's examples, int64; examples are numbered consecutively over all steps."""
+    def batch_index(self, step: int) -> Integers:
+        """Return the indices of the step's examples, int64 [B]; examples are numbered consecutively over all steps."""
         return np.arange(self.examples_before(step), self.examples_before(step + 1), dtype=np.int64)
 
     @property

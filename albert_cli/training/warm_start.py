@@ -110,7 +110,7 @@ def load_parent(
                 "only depth and groups may differ",
             )
     hub.require_same_vocabulary(parent, vocabulary, data)
-    map_parent_blocks(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if the blocks do not fit
+    map_parent_sublayers(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if the sub-layers do not fit
     if warm_start.continues is not None:
         # The moments cannot be resized: each must have the shape of its weight in the model.
         parent_sizes = _describe_sizes(parent.config)
@@ -122,49 +122,49 @@ def load_parent(
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions, quiet=quiet)
 
 
-def map_parent_blocks(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
-    """Return, for each attention and for each feed-forward block of the child, the index of the parent's block to copy.
+def map_parent_sublayers(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
+    """Return, for each attention and feed-forward sub-layer of the child, the index of the parent's to copy.
 
-    With equal numbers of blocks, each block is a copy of the block with the same index. With `stack` the parent's
-    blocks are repeated in their order (progressive stacking, Gong et al., 2019). Otherwise the blocks of the parent's
-    group 0 are repeated. Raises `ConfigError` if the child has fewer blocks, or if it has more blocks without `stack`
+    With equal numbers of sub-layers, each is a copy of the one with the same index. With `stack` the parent's are
+    repeated in their order (progressive stacking, Gong et al., 2019). Otherwise those of the parent's group 0 are
+    repeated. Raises `ConfigError` if the child has fewer sub-layers, or if it has more of them without `stack`
     and the parent's layers share no weights.
     """
-    parent_counts = _block_counts(parent)
-    child_counts = _block_counts(child)
+    parent_counts = _sublayer_counts(parent)
+    child_counts = _sublayer_counts(child)
     grows = all(c >= p for c, p in zip(child_counts, parent_counts, strict=True))
     # A model of one layer has as many groups as layers, but its only group counts as shared.
     has_shared_group = parent.num_hidden_groups < parent.num_hidden_layers or parent.num_hidden_groups == 1
     if child_counts == parent_counts or (grows and stack):
         source_counts = parent_counts
     elif grows and parent.sharing == "all" and has_shared_group:
-        # Repeat only group 0, which has this many blocks of either kind.
+        # Repeat only group 0, which has this many sub-layers of either kind.
         source_counts = (parent.inner_group_num, parent.inner_group_num)
     else:
         raise ConfigError(
-            f"a model of {_describe_blocks(child_counts)} cannot start from one of {_describe_blocks(parent_counts)}",
-            "start from a model with the same numbers of blocks, or from a smaller one whose layers share weights; for "
+            f"a model of {_describe_sublayers(child_counts)} cannot start from one of {_describe_sublayers(parent_counts)}",
+            "start from a model with the same numbers of sub-layers, or from a smaller one whose layers share weights; for "
             "any other smaller model set warm_start.stack=true",
         )
-    attention = [block % source_counts[0] for block in range(child_counts[0])]
-    feed_forward = [block % source_counts[1] for block in range(child_counts[1])]
+    attention = [index % source_counts[0] for index in range(child_counts[0])]
+    feed_forward = [index % source_counts[1] for index in range(child_counts[1])]
     return attention, feed_forward
 
 
-def _block_counts(model: ModelConfig) -> tuple[int, int]:
-    """Return the numbers of attention blocks and of feed-forward blocks."""
+def _sublayer_counts(model: ModelConfig) -> tuple[int, int]:
+    """Return the numbers of attention and of feed-forward sub-layers."""
     return model.num_attention_sublayers, model.num_feed_forward_sublayers
 
 
-def _describe_blocks(counts: tuple[int, int]) -> str:
-    """Return the result of `_block_counts` as words for a message."""
-    return f"{counts[0]} attention and {counts[1]} feed-forward blocks"
+def _describe_sublayers(counts: tuple[int, int]) -> str:
+    """Return the result of `_sublayer_counts` as words for a message."""
+    return f"{counts[0]} attention and {counts[1]} feed-forward sub-layers"
 
 
 def _describe_sizes(model: ModelConfig) -> str:
-    """Return the numbers of the model's blocks, positions and classes of the order head as words for a message."""
-    blocks = _describe_blocks(_block_counts(model))
-    return f"{blocks}, {model.max_position_embeddings} positions and {model.order_labels} order labels"
+    """Return the numbers of the model's sub-layers, positions and classes of the order head as words for a message."""
+    sublayers = _describe_sublayers(_sublayer_counts(model))
+    return f"{sublayers}, {model.max_position_embeddings} positions and {model.order_labels} order labels"
 
 
 def copy_parent_weights(
@@ -174,20 +174,20 @@ def copy_parent_weights(
     *,
     stack: bool = False,
 ) -> None:
-    """Copy the parent's weights into the model, block by block as `map_parent_blocks` says, and print what was copied.
+    """Copy the parent's weights into the model, one sub-layer after the other as `map_parent_sublayers` says, and print what was copied.
 
     `optimizer_note` ends the printed line. Heads that the parent lacks, or has for other classes, keep the model's
     weights.
     """
     prefixes = ("encoder.attention.", "encoder.feed_forward.")
     tensors = {name: tensor for name, tensor in parent.tensors.items() if not name.startswith(prefixes)}
-    block_maps = map_parent_blocks(model.config, parent.config, stack=stack)
-    for prefix, parent_blocks in zip(prefixes, block_maps, strict=True):
-        for block, parent_block in enumerate(parent_blocks):
-            parent_prefix = f"{prefix}{parent_block}."
+    sublayer_maps = map_parent_sublayers(model.config, parent.config, stack=stack)
+    for prefix, parent_indices in zip(prefixes, sublayer_maps, strict=True):
+        for index, parent_index in enumerate(parent_indices):
+            parent_prefix = f"{prefix}{parent_index}."
             for name, tensor in parent.tensors.items():
                 if name.startswith(parent_prefix):
-                    tensors[f"{prefix}{block}.{name.removeprefix(parent_prefix)}"] = tensor
+                    tensors[f"{prefix}{index}.{name.removeprefix(parent_prefix)}"] = tensor
     loading.load_weights(model, dataclasses.replace(parent, tensors=tensors))
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     parameters = model.state_dict()

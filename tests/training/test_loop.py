@@ -33,7 +33,7 @@ def test_accumulate_any_micro_batch_size_gives_the_same_gradient(loss: str, make
     settings += [{"batch__micro_tokens": tokens} for tokens in (32, 70, 1000)]
     for setting in settings:
         job = make_job(**setting, data__sentence_loss=loss)
-        sizes = [len(part.data.host.ids) for part in job.sample_step(3, RankGroup())]
+        sizes = [len(part.data.packed.ids) for part in job.sample_step(3, RankGroup())]
         assert max(sizes) <= setting.get("batch__micro_tokens", max(sizes))
         losses, actual = gradients(job)
         assert losses == pytest.approx(expected_losses, rel=1e-5)
@@ -48,7 +48,7 @@ def test_accumulate_losses_are_means_over_batch(make_job: MakeJob) -> None:
     parts = job.sample_step(3, RankGroup())
     sums = [{name: value.detach() for name, value in job.loss_sums(part.data).items()} for part in parts]
     masked, pairs = (sum(part.counts[name] for part in parts) for name in ("mlm_loss", "order_loss"))
-    assert masked == sum(len(p.data.host.masked_index) for p in parts)
+    assert masked == sum(len(p.data.packed.masked_index) for p in parts)
     assert losses["mlm_loss"] == pytest.approx(sum(float(s["mlm_loss"]) for s in sums) / masked, rel=1e-5)
     assert losses["order_loss"] == pytest.approx(sum(float(s["order_loss"]) for s in sums) / pairs, rel=1e-5)
     assert 5 < losses["mlm_loss"] < 6.5  # close to log 300, the loss of a uniform prediction

@@ -125,12 +125,12 @@ def test_evaluate_dots_are_not_the_name_of_a_corpus(
 def test_sample_step_is_same_for_any_ranks(changes: dict[str, int], world_size: int, make_job: MakeJob) -> None:
     job = make_job(**changes)
     for step in (0, 5, 20):
-        expected = {part.number: part.data.host for part in job.sample_step(step, RankGroup())}
+        expected = {part.number: part.data.packed for part in job.sample_step(step, RankGroup())}
         actual = {}
         for rank in range(world_size):
             for part in job.sample_step(step, RankGroup(rank, world_size)):
                 assert part.number not in actual
-                actual[part.number] = part.data.host
+                actual[part.number] = part.data.packed
         assert actual.keys() == expected.keys() == set(range(len(expected)))
         for number, data in expected.items():
             for field in dataclasses.fields(data):
@@ -163,10 +163,10 @@ def test_group_by_tokens_fills_groups_up_to_the_budget(sizes: list[int], budget:
 def test_sample_lengths_equal_sampled_batch(make_job: MakeJob) -> None:
     for loss in ("sop", "nsp", "none"):
         job = make_job(data__sentence_loss=loss)
-        index = job.settings.examples_of(5)
+        index = job.settings.batch_index(5)
         (part,) = make_job(data__sentence_loss=loss, train__micro_batch_size=100).sample_step(5, RankGroup())
         lengths = sample_lengths(job.corpora.train, job.settings.data, job.settings.train.seed, index)
-        assert lengths.tolist() == np.diff(part.data.host.offsets).tolist()
+        assert lengths.tolist() == np.diff(part.data.packed.offsets).tolist()
 
 
 def test_loss_sums_without_sentence_loss_leave_its_head(make_job: MakeJob) -> None:

@@ -28,19 +28,19 @@ def growing(batch_size: int, steps: int, begin: int) -> PretrainRecipe:
 
 
 @given(st.integers(1, 5000), st.integers(0, 400), st.data())
-def test_examples_of_contains_each_example_once_in_order(batch_size: int, steps: int, data: st.DataObject) -> None:
+def test_batch_index_contains_each_example_once_in_order(batch_size: int, steps: int, data: st.DataObject) -> None:
     begin = data.draw(st.integers(1, batch_size))
     recipe = growing(batch_size, steps, begin)
-    sizes = [len(recipe.examples_of(step)) for step in range(steps + 3)]
+    sizes = [len(recipe.batch_index(step)) for step in range(steps + 3)]
     assert sizes == sorted(sizes) and sizes[-3:] == [batch_size] * 3
     assert steps == 0 or sizes[0] == begin
     step = data.draw(st.integers(0, steps + 2))
     assert recipe.examples_before(step) == sum(sizes[:step])
-    assert recipe.examples_of(step).tolist() == list(range(sum(sizes[:step]), sum(sizes[: step + 1])))
+    assert recipe.batch_index(step).tolist() == list(range(sum(sizes[:step]), sum(sizes[: step + 1])))
 
 
-def test_examples_of_grows_evenly() -> None:
-    sizes = [len(growing(100, 4, 20).examples_of(step)) for step in range(6)]
+def test_batch_index_grows_evenly() -> None:
+    sizes = [len(growing(100, 4, 20).batch_index(step)) for step in range(6)]
     assert sizes == [20, 40, 60, 80, 100, 100]
     long = growing(4096, 10_000, 256)
     assert long.examples_before(125_000) == long.examples_before(10_000) + 115_000 * 4096

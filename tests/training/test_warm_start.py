@@ -22,7 +22,7 @@ from albert_cli.model.packing import pack
 from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain import plan_pretraining, pretrain
-from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_blocks
+from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_sublayers
 from tests.helpers.hugging_face import HEADS, new_of_theirs
 from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import LAST, SHAPE, checkpoint_hashes, create_checkpoint
@@ -92,13 +92,13 @@ def test_copy_parent_stack_repeats_layers(tiny_vocabulary: Path, tmp_path: Path)
         block = re.match(r"encoder\.(attention|feed_forward)\.(\d)\.", name)
         source = name.replace(f".{block[2]}.", f".{int(block[2]) % 3}.", 1) if block else name
         assert torch.equal(tensor, stored.tensors[source]), name
-    with pytest.raises(ConfigError, match="cannot start from one of 3 attention and 3 feed-forward blocks"):
-        map_parent_blocks(twice, shape)
+    with pytest.raises(ConfigError, match="cannot start from one of 3 attention and 3 feed-forward sub-layers"):
+        map_parent_sublayers(twice, shape)
     with pytest.raises(ConfigError, match=r"warm_start\.stack requires warm_start\.checkpoint"):
         WarmStart(continues=str(parent), stack=True)
 
 
-def test_map_parent_blocks_further_groups_copy_group_0(tiny_vocabulary: Path, tmp_path: Path) -> None:
+def test_map_parent_sublayers_further_groups_copy_group_0(tiny_vocabulary: Path, tmp_path: Path) -> None:
     parent = create_checkpoint(
         tmp_path / "parent", tiny_vocabulary, replace(SHAPE, num_hidden_layers=4, num_hidden_groups=2)
     )
@@ -185,9 +185,9 @@ DEEP = replace(TINY, num_hidden_layers=6)
         (replace(TINY, sharing="attention"), TINY),
     ],
 )
-def test_map_parent_blocks_unshared_layers_raise(parent: ModelConfig, child: ModelConfig) -> None:
-    with pytest.raises(ConfigError, match=r"a model of \d attention and \d feed-forward blocks cannot start from one"):
-        map_parent_blocks(child, parent)
+def test_map_parent_sublayers_unshared_layers_raise(parent: ModelConfig, child: ModelConfig) -> None:
+    with pytest.raises(ConfigError, match=r"a model of \d attention and \d feed-forward sub-layers cannot start from one"):
+        map_parent_sublayers(child, parent)
 
 
 def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_file: Path, tmp_path: Path) -> None:
@@ -434,14 +434,14 @@ def test_continued_run_has_no_second_warmup(finished: Path, recipe: Path, tiny_d
 def test_continued_run_invalid_parent_raises(
     finished: Path, recipe: Path, tiny_data: Path, tiny_vocabulary: Path, tmp_path: Path
 ) -> None:
-    blocks_and_positions = r"of 1 attention and 1 feed-forward blocks, \d+ positions"
+    sublayers_and_positions = r"of 1 attention and 1 feed-forward sub-layers, \d+ positions"
     weights = create_checkpoint(tmp_path / "weights", tiny_vocabulary, hub.read_checkpoint(finished / LAST).config)
     for parent, more, message in (
         (weights, (), r"is not a step of `albert pretrain` with its optimizer\.safetensors"),
         (Path("albert/albert-base-v2"), (), "no such directory"),
         (finished, (), r"is at step 30, and schedule\.total_steps is 30"),
-        (finished, ("model.num_hidden_groups=2",), blocks_and_positions),
-        (finished, ("model.max_position_embeddings=512",), blocks_and_positions),
+        (finished, ("model.num_hidden_groups=2",), sublayers_and_positions),
+        (finished, ("model.max_position_embeddings=512",), sublayers_and_positions),
         (finished, ("data.sentence_loss=three-way", "schedule.total_steps=40"), "2 order labels; .* 3 order labels"),
         (finished, (f"warm_start.checkpoint={finished}",), "either checkpoint or continues"),
         (finished, ("schedule.decay_steps=20",), r"decay_steps is 20: .* zero from there to the last step, 30"),
