@@ -150,8 +150,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
             for number, start, stop in split_micro_batches(len(index), settings.train.micro_batch_size, group):
                 local_index[number] = index[start:stop]
         return [
-            self._sample_micro_batch(corpus, number, seed, part, settings.data)
-            for number, part in local_index.items()
+            self._sample_micro_batch(corpus, number, seed, part, settings.data) for number, part in local_index.items()
         ]
 
     def _sample_micro_batch(

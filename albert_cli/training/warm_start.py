@@ -110,7 +110,7 @@ def load_parent(
                 "only depth and groups may differ",
             )
     hub.require_same_vocabulary(parent, vocabulary, data)
-    map_parent_sublayers(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if the sub-layers do not fit
+    map_parent_sublayers(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if they do not fit
     if warm_start.continues is not None:
         # The moments cannot be resized: each must have the shape of its weight in the model.
         parent_sizes = _describe_sizes(parent.config)
@@ -122,7 +122,9 @@ def load_parent(
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions, quiet=quiet)
 
 
-def map_parent_sublayers(child: ModelConfig, parent: ModelConfig, *, stack: bool = False) -> tuple[list[int], list[int]]:
+def map_parent_sublayers(
+    child: ModelConfig, parent: ModelConfig, *, stack: bool = False
+) -> tuple[list[int], list[int]]:
     """Return, for each attention and feed-forward sub-layer of the child, the index of the parent's to copy.
 
     With equal numbers of sub-layers, each is a copy of the one with the same index. With `stack` the parent's are
@@ -142,9 +144,10 @@ def map_parent_sublayers(child: ModelConfig, parent: ModelConfig, *, stack: bool
         source_counts = (parent.inner_group_num, parent.inner_group_num)
     else:
         raise ConfigError(
-            f"a model of {_describe_sublayers(child_counts)} cannot start from one of {_describe_sublayers(parent_counts)}",
-            "start from a model with the same numbers of sub-layers, or from a smaller one whose layers share weights; for "
-            "any other smaller model set warm_start.stack=true",
+            f"a model of {_describe_sublayers(child_counts)} cannot start from one of "
+            f"{_describe_sublayers(parent_counts)}",
+            "start from a model with the same numbers of sub-layers, or from a smaller one whose layers share weights; "
+            "for any other smaller model set warm_start.stack=true",
         )
     attention = [index % source_counts[0] for index in range(child_counts[0])]
     feed_forward = [index % source_counts[1] for index in range(child_counts[1])]
@@ -174,7 +177,7 @@ def copy_parent_weights(
     *,
     stack: bool = False,
 ) -> None:
-    """Copy the parent's weights into the model, one sub-layer after the other as `map_parent_sublayers` says, and print what was copied.
+    """Copy the parent's weights into the model, with the sub-layers of `map_parent_sublayers`; print what was copied.
 
     `optimizer_note` ends the printed line. Heads that the parent lacks, or has for other classes, keep the model's
     weights.

@@ -74,7 +74,7 @@ def facts(plan: ExperimentPlan) -> dict[str, Facts]:
 
 
 def blocks(one: Facts) -> tuple[int, int]:
-    """Return how many attention and feed-forward blocks have separate weights in the file."""
+    """Return how many attention and feed-forward sub-layers have separate weights in the file."""
     names = one["shapes"]
     queries = sum(name.endswith(("attention.query.weight", "query.weight", "self.query.weight")) for name in names)
     ups = sum(name.endswith((".ffn.weight", ".up.weight", "intermediate.dense.weight")) for name in names)
