@@ -244,10 +244,10 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
             os.dup2(printed.fileno(), 1)
             with contextlib.redirect_stdout(printed):
                 app(sys.argv[1:])
-        except SystemExit as end:
-            if isinstance(end.code, int):
-                code = end.code
-            elif end.code is not None:  # a message: Python prints it and exits with 1
+        except SystemExit as exit_:
+            if isinstance(exit_.code, int):
+                code = exit_.code
+            elif exit_.code is not None:  # a message: Python prints it and exits with 1
                 code = 1
         finally:
             os.dup2(stdout, 1)

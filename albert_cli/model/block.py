@@ -179,7 +179,7 @@ def _attend_padded(
 def _attend_packed(
     q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor, query_layout: PaddedLayout, key_layout: PaddedLayout, dropout: float
 ) -> Tensor:
-    """Attend without padding: queries [R, A, d], keys and values [T, A, d] to contexts [R, A * d].
+    """Attend from packed inputs: queries [R, A, d], keys and values [T, A, d] to contexts [R, A * d].
 
     Uses the sparse layout of the queries if they have one, otherwise the variable-length kernel.
     """

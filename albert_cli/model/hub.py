@@ -289,20 +289,20 @@ def use_pair_template(checkpoint: Checkpoint) -> Checkpoint:
     segments = checkpoint.tensors.get(_SEGMENT_TABLE)
     if segments is None:
         return checkpoint
-    is_shared = len(segments) == 1
+    has_equal_segments = len(segments) == 1
     if checkpoint.architecture in _TASK_ARCHITECTURES and checkpoint.finetuned_task is None:
         template = read_pair_template(checkpoint.directory)
-        is_shared = is_shared or not template.has_second_segment
+        has_equal_segments = has_equal_segments or not template.has_second_segment
         if template.separators != 1:
             console.warn(
                 f"{checkpoint.directory}: its tokenizer writes {template.separators} special tokens between two texts, "
                 "but albert writes 1, so predictions for pairs of texts differ from those of transformers; "
                 "to predict pairs, fine-tune the model again with albert"
             )
-    if not is_shared:
+    if not has_equal_segments:
         return checkpoint
-    shared = segments[:1].repeat(checkpoint.config.type_vocab_size, 1)
-    return replace(checkpoint, tensors={**checkpoint.tensors, _SEGMENT_TABLE: shared})
+    equal_segments = segments[:1].repeat(checkpoint.config.type_vocab_size, 1)
+    return replace(checkpoint, tensors={**checkpoint.tensors, _SEGMENT_TABLE: equal_segments})
 
 
 def verify_fingerprint(directory: Path, role: str, key: str, fingerprint: str | None) -> str:

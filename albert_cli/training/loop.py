@@ -96,27 +96,28 @@ class Loop(Generic[BatchT]):
         if self.group.rank == 0:
             checkpoint.prune_checkpoints(self.out, train.keep)  # the run may have been killed before it pruned
             (self.out / DIVERGED_FILE).unlink(missing_ok=True)
-        save_steps, _ = train.save_interval()
-        tools = self.job.settings.train.track
-        with self._open_log(tools) as log, contextlib.closing(self.steps(log, self.schedule.total_steps)) as results:
+        with (
+            self._open_log(train.track) as log,
+            contextlib.closing(self.steps(log, self.schedule.total_steps)) as results,
+        ):
             for result in results:
                 if self._is_due(train.eval_every):
                     self._evaluate(log)
                 save_due = result.save_due  # for `train.save_every` as a time
-                if save_steps:
-                    save_due = self._is_due(save_steps)
+                if train.save_steps:
+                    save_due = self._is_due(train.save_steps)
                 if save_due or result.stop_requested:
                     self.save(log)
                 if result.stop_requested:
                     raise Interrupted(f"{self.out}: stopped after step {self.state.step}")
 
     @contextlib.contextmanager
-    def _open_log(self, tools: Sequence[str]) -> Iterator[RunLog | None]:
+    def _open_log(self, tracker_names: Sequence[str]) -> Iterator[RunLog | None]:
         """Open the run's log on rank 0, with the trackers of these names; other ranks have none."""
         if self.group.rank != 0:
             yield None
             return
-        trackers = open_trackers(self.out, self.state.step, tools, config.to_toml_values(self.job.settings))
+        trackers = open_trackers(self.out, self.state.step, tracker_names, config.to_toml_values(self.job.settings))
         with contextlib.closing(RunLog(self.out, self.state.step, self.hints, trackers)) as log:
             yield log
 
@@ -178,7 +179,7 @@ class Loop(Generic[BatchT]):
         lr = self.schedule.rate(self.state.step, settings.optimizer.peak_lr)
         tokens = sum(micro_batch.tokens for micro_batch in micro_batches)
         # Rank 0's clock decides when to save. The interval is 0 if `train.save_every` is a number of steps.
-        _, save_seconds = settings.train.save_interval()
+        save_seconds = settings.train.save_seconds
         is_save_time = self.group.rank == 0 and 0 < save_seconds <= time.monotonic() - self._last_save
         # The sums of the two flags are the numbers of ranks that request to stop and to save.
         local_counts = (tokens, self._stop_requested, is_save_time)

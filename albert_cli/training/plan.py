@@ -186,14 +186,15 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
     if planned_steps > 0:  # `times.step` is for the full batch, and a batch warmup makes the mean batch smaller
         step_seconds *= recipe.total_sequences / (planned_steps * train.batch_size)
     saving_seconds = _CHECKPOINT_SECONDS + costs.checkpoint_bytes(recipe.model) / _CHECKPOINT_BYTES_PER_SECOND
-    save_steps, save_seconds = train.save_interval()
     seconds_per_step = step_seconds
     if train.eval_every:
         seconds_per_step += times.evaluation / train.eval_every
-    if save_steps:
-        seconds_per_step += saving_seconds / save_steps
-    elif save_seconds:  # a step takes the fraction step_seconds / save_seconds of the time between two checkpoints
-        seconds_per_step += saving_seconds * step_seconds / save_seconds
+    if train.save_steps:
+        seconds_per_step += saving_seconds / train.save_steps
+    elif (
+        train.save_seconds
+    ):  # a step takes the fraction step_seconds / save_seconds of the time between two checkpoints
+        seconds_per_step += saving_seconds * step_seconds / train.save_seconds
     # A run ends with one evaluation and one checkpoint.
     seconds_for_steps = (1 - _RESERVED_FRACTION) * times.budget_left - times.evaluation - saving_seconds
     return max(1, int(seconds_for_steps / seconds_per_step))

@@ -157,16 +157,18 @@ class TrainSettings:
     track: tuple[Literal["wandb", "mlflow", "trackio"], ...] = ()
 
     def __post_init__(self) -> None:
-        self.save_interval()
+        if isinstance(self.save_every, str):
+            parse_duration(self.save_every, "train.save_every")  # raises `ConfigError` if it is none
 
-    def save_interval(self) -> tuple[int, float]:
-        """Return `save_every` as (steps, seconds), with 0 for the unit that it does not use.
+    @property
+    def save_steps(self) -> int:
+        """Steps between two checkpoints; 0 if `save_every` is a duration."""
+        return self.save_every if isinstance(self.save_every, int) else 0
 
-        Raises `ConfigError` if `save_every` is neither a number nor a duration.
-        """
-        if isinstance(self.save_every, int):
-            return self.save_every, 0.0
-        return 0, parse_duration(self.save_every, "train.save_every")
+    @property
+    def save_seconds(self) -> float:
+        """Seconds between two checkpoints; 0 if `save_every` is a number of steps."""
+        return 0.0 if isinstance(self.save_every, int) else parse_duration(self.save_every, "train.save_every")
 
     def with_resolved(self, resolved: TrainSettings) -> TrainSettings:
         """Replace each "auto" by the value in `resolved`."""

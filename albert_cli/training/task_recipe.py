@@ -66,12 +66,12 @@ class TaskScheduleSettings:
         if self.total_steps is not None and self.epochs is not None:
             raise ConfigError("schedule.epochs and schedule.total_steps exclude each other", "remove one of them")
         # With epochs, the number of steps depends on the data, which have not been read yet. Without, the numbers of
-        # items and of sequences per batch do not matter.
+        # items and of items per batch do not matter.
         if self.epochs is None:
             self.to_steps(num_items=1, batch_size=1).check()
 
     def to_steps(self, num_items: int, batch_size: int) -> ScheduleSettings:
-        """Convert the length to steps, at least one. An epoch has `num_items` sequences; `epochs` is not "auto"."""
+        """Convert the length to steps, at least one. An epoch has `num_items` items; `epochs` is not "auto"."""
         assert self.epochs != "auto"
         if self.epochs is not None:
             total_steps = max(1, round(self.epochs * num_items / batch_size))

@@ -57,6 +57,6 @@ def test_parse_duration_invalid_text_raises(text: str) -> None:
 
 
 def test_save_interval_is_in_steps_or_seconds() -> None:
-    assert TrainSettings(save_every=500).save_interval() == (500, 0.0)
-    assert TrainSettings(save_every="10m").save_interval() == (0, 600.0)
-    assert TrainSettings(save_every=0).save_interval() == (0, 0.0)
+    for save_every, steps, seconds in ((500, 500, 0.0), ("10m", 0, 600.0), (0, 0, 0.0)):
+        settings = TrainSettings(save_every=save_every)
+        assert (settings.save_steps, settings.save_seconds) == (steps, seconds)
