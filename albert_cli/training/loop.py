@@ -96,10 +96,8 @@ class Loop(Generic[BatchT]):
         if self.group.rank == 0:
             checkpoint.prune_checkpoints(self.out, train.keep)  # the run may have been killed before it pruned
             (self.out / DIVERGED_FILE).unlink(missing_ok=True)
-        with (
-            self._open_log(train.track) as log,
-            contextlib.closing(self.steps(log, self.schedule.total_steps)) as results,
-        ):
+        total_steps = self.schedule.total_steps
+        with self._open_log(train.track) as log, contextlib.closing(self.steps(log, total_steps)) as results:
             for result in results:
                 if self._is_due(train.eval_every):
                     self._evaluate(log)

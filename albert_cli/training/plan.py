@@ -191,9 +191,7 @@ def _count_fitting_steps(recipe: PretrainRecipe, times: StepTimes) -> int:
         seconds_per_step += times.evaluation / train.eval_every
     if train.save_steps:
         seconds_per_step += saving_seconds / train.save_steps
-    elif (
-        train.save_seconds
-    ):  # a step takes the fraction step_seconds / save_seconds of the time between two checkpoints
+    elif train.save_seconds:  # a step takes this fraction of the time between two checkpoints
         seconds_per_step += saving_seconds * step_seconds / train.save_seconds
     # A run ends with one evaluation and one checkpoint.
     seconds_for_steps = (1 - _RESERVED_FRACTION) * times.budget_left - times.evaluation - saving_seconds
