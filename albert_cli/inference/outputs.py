@@ -147,12 +147,26 @@ def escape_formula(value: object) -> object:
     return f"'{value}" if is_formula else value
 
 
+class _LineFeedRows:
+    """A stream that gets rows with the line terminator CR LF, and writes them with a line feed.
+
+    Before Python 3.11.9 and 3.12.3, `csv.writer` quotes a cell with a carriage return only if the terminator has one.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, row: str) -> None:
+        """Write one row."""
+        self._stream.write(row.removesuffix("\r\n") + "\n")
+
+
 class _DelimitedWriter:
     """A writer of delimited text; all keys of the rows in the first call become columns."""
 
     def __init__(self, stream: IO[str], delimiter: str, origin: str) -> None:
         self._origin = origin
-        self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
+        self._writer = csv.writer(_LineFeedRows(stream), delimiter=delimiter, lineterminator="\r\n")
         self._columns: list[str] = []
 
     def write(self, rows: Sequence[Row]) -> None:
