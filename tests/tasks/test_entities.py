@@ -32,12 +32,12 @@ def test_entities_to_tags_equals_a_scan_of_all_words(lengths: list[int], start: 
 class CountingWords(Sequence[tuple[int, int]]):
     """Words of one character that count how often one of them is read."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, size: int) -> None:
+        self.size = size
         self.reads = 0
 
     def __len__(self) -> int:
-        return self.count
+        return self.size
 
     @overload
     def __getitem__(self, index: int) -> tuple[int, int]: ...
@@ -45,7 +45,7 @@ class CountingWords(Sequence[tuple[int, int]]):
     def __getitem__(self, index: slice) -> Sequence[tuple[int, int]]: ...
     def __getitem__(self, index: int | slice) -> tuple[int, int] | Sequence[tuple[int, int]]:
         assert isinstance(index, int)
-        if index >= self.count:
+        if index >= self.size:
             raise IndexError(index)
         self.reads += 1
         return 2 * index, 2 * index + 1
