@@ -279,8 +279,8 @@ def predict_dev(member: PreparedTask, first: PreparedTask, inputs: Inputs) -> ob
     # `task` has the first member's classes. A head for other classes is not a head of `task`.
     if not task.has_head(member.checkpoint):
         raise CheckpointError(
-            f"{member.checkpoint.directory}: its classes ({', '.join(member.checkpoint.labels)}) differ from "
-            f"{first.checkpoint.directory} ({', '.join(first.checkpoint.labels)})",
+            f"{member.checkpoint.directory}: its classes ({', '.join(member.checkpoint.output_names)}) differ from "
+            f"{first.checkpoint.directory} ({', '.join(first.checkpoint.output_names)})",
             "an ensemble needs models of the same task",
         )
     if member is first:

@@ -1,7 +1,8 @@
 """Fine-tune the seeds of several tasks in parallel: one run per GPU, or several that share the cores of a CPU.
 
-Evaluations call `train_in_parallel` first: it leaves a finished or diverged run in the directory of every seed. Then
-`evaluate_runs` only reads these runs. The jobs of an array divide the runs among themselves.
+With several processes, a cluster or an array, `train_ahead` leaves a finished or diverged run in the directory of every
+seed, and `evaluate_runs` only reads them. With one process it only checks started runs, and `evaluate_runs` trains. The
+jobs of an array divide the runs among themselves.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
     return units
 
 
-def train_in_parallel(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
+def train_ahead(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     """Fine-tune every seed of every task and of its controls, `nproc` runs at a time.
 
     With `nproc=1`, no cluster and no array job, this trains nothing, because `evaluate_task` fine-tunes seeds that have

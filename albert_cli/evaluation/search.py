@@ -15,7 +15,7 @@ from pathlib import Path
 from albert_cli import config, console
 from albert_cli.errors import ConfigError, DivergedError
 from albert_cli.evaluation.output import require_own_output
-from albert_cli.evaluation.parallel import TaskRuns, evaluate_runs, list_units, train_in_parallel
+from albert_cli.evaluation.parallel import TaskRuns, evaluate_runs, list_units, train_ahead
 from albert_cli.evaluation.scoring import prepare_evaluation
 from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache
 from albert_cli.evaluation.suite import GLUE_SUITE
@@ -123,8 +123,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
-        # With several processes this trains all runs. With one it does nothing, and `evaluate_task` trains them.
-        train_in_parallel([point.runs for point in points], request)
+        train_ahead([point.runs for point in points], request)
         result = _evaluate_points(points, budget)
         result.write(out / RESULTS)
     return result

@@ -25,8 +25,8 @@ from albert_cli.evaluation.parallel import (
     finish_runs,
     list_units,
     require_finished,
+    train_ahead,
     train_array_job,
-    train_in_parallel,
 )
 from albert_cli.evaluation.scoring import (
     checkpoint_for_test_set,
@@ -78,7 +78,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
         runs = TaskRuns(name, prepared, out, controls)
         runs = _train_intermediate(runs, out / prepared.recipe.intermediate_task, opened)
-        train_in_parallel([runs], request)
+        train_ahead([runs], request)
         result = evaluate_with_controls(runs, inputs)
     prepared = runs.prepared
     predict: PredictExamples = partial(predict_examples, prepared, precision=result.precision)
@@ -276,7 +276,7 @@ def _evaluate_tasks(
     request: TaskRequest, tasks: Sequence[TaskRuns]
 ) -> tuple[dict[str, TaskEvaluation], dict[str, AllSeedsDiverged]]:
     """Evaluate tasks with their controls; return the results, and the errors of the tasks whose seeds all diverged."""
-    train_in_parallel(tasks, request)
+    train_ahead(tasks, request)
     results: dict[str, TaskEvaluation] = {}
     diverged: dict[str, AllSeedsDiverged] = {}
     for runs in tasks:

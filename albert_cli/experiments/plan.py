@@ -216,6 +216,10 @@ class ExperimentPlan:
         """Return True if the stage has its result file."""
         return self.result_path(stage).is_file()
 
+    def count_finished(self) -> int:
+        """Return the number of finished stages."""
+        return sum(map(self.is_finished, self.stages.values()))
+
     def unfinished(self, stages: Sequence[Stage]) -> list[Stage]:
         """Return the unfinished stages among `stages` and the stages they need, each after the stages it needs."""
         return [stage for stage in _sort_with_needs(stages).values() if not self.is_finished(stage)]

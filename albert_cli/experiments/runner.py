@@ -93,6 +93,8 @@ def reproduce_experiment(
     with store.lock(request.out):
         for folder in (request.stage_folder, plan.report_folder):
             store.remove_leftovers(folder)  # a killed process may have left temporary files
+        if num_earlier := plan.count_finished():
+            console.info(f"{num_earlier} of {len(plan.stages)} stages are already finished")
         num_finished = 0
         # Speeds are measured one at a time, because stages that run in parallel slow each other down.
         for speed in plan.speeds:
@@ -207,8 +209,6 @@ def run_stages(
     total = len(plan.stages)
     seconds = _finished_seconds(plan)
     num_finished = sum(map(len, seconds.values()))
-    if num_finished:
-        console.info(f"{num_finished} of {total} stages are already finished")
     ranks = plan.request.nproc
     in_process = max_jobs == 1 and ranks == 1 and not executor.has_cluster()
     threads = max(1, machine.available_cores() // (max_jobs * ranks))
@@ -321,7 +321,7 @@ def _print_unused_tasks(plan: ExperimentPlan) -> None:
 
 def _stopped(plan: ExperimentPlan) -> Interrupted:
     """Return the error that ends a stopped run, with the number of finished stages."""
-    finished = sum(plan.is_finished(stage) for stage in plan.stages.values())
+    finished = plan.count_finished()
     out = plan.request.out
     return Interrupted(
         f"stopped; {finished} of {len(plan.stages)} stages in {out} are finished (`albert status {out}` lists them)"

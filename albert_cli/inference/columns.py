@@ -105,7 +105,7 @@ def has_task_keys(task: AnyTask, values: ValuesByColumn) -> bool:
         return "text" in values or "tokens" in values
     if isinstance(task, Choice):
         return False
-    return "question" in values
+    return "question" in values and ("context" in values or "text" in values)
 
 
 def has_trained_columns(columns: Iterable[str], layout: TableLayout) -> bool:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Final
 from albert_cli import console, store
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.os_errors import translate_stdout_errors
+from albert_cli.tasks.data_files import cell_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,14 +43,15 @@ def check_output_format(out: Path | None) -> None:
 def merge_columns(columns: Row, prediction: Row, origin: str) -> dict[str, object]:
     """Return an input's columns followed by the columns of its prediction.
 
-    The prediction's id is left out if the input has columns, because one of them contains the id. Raises `InputError`
-    if the input already has a column of the prediction, with another value. origin: the input's name.
+    The prediction's id is left out if the input has columns, because one of them contains the id. A text that both have
+    is written as the task has read it: null is an empty text. Raises `InputError` if the input already has a column of
+    the prediction, with another value. origin: the input's name.
     """
     if not columns:
         return dict(prediction)
     added = {name: value for name, value in prediction.items() if name != "id"}
-    for name in added:
-        if name in columns and columns[name] != added[name]:
+    for name, value in added.items():
+        if name in columns and value not in (columns[name], cell_text(columns[name])):
             raise taken_column(origin, name)
     return {**columns, **added}
 
@@ -147,12 +149,26 @@ def escape_formula(value: object) -> object:
     return f"'{value}" if is_formula else value
 
 
+class _LineFeedRows:
+    """A stream that gets rows with the line terminator CR LF, and writes them with a line feed.
+
+    Before Python 3.11.9 and 3.12.3, `csv.writer` quotes a cell with a carriage return only if the terminator has one.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, row: str) -> None:
+        """Write one row."""
+        self._stream.write(row.removesuffix("\r\n") + "\n")
+
+
 class _DelimitedWriter:
     """A writer of delimited text; all keys of the rows in the first call become columns."""
 
     def __init__(self, stream: IO[str], delimiter: str, origin: str) -> None:
         self._origin = origin
-        self._writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
+        self._writer = csv.writer(_LineFeedRows(stream), delimiter=delimiter, lineterminator="\r\n")
         self._columns: list[str] = []
 
     def write(self, rows: Sequence[Row]) -> None:

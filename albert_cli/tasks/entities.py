@@ -5,8 +5,10 @@ In BIO the first word of an entity has the tag B-TYPE, its further words have I-
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from albert_cli.errors import InputError
@@ -76,6 +78,15 @@ def tags_to_entities(tags: Sequence[str], words: Sequence[tuple[int, int]]) -> l
     return entities
 
 
+def find_overlapped_words(entity: Entity, words: Sequence[tuple[int, int]]) -> range:
+    """Return the indices of the words that an entity overlaps.
+
+    `words` are the first and the end character of each word; they are ascending, and do not overlap each other.
+    """
+    first = bisect_right(words, entity.start, key=itemgetter(1))
+    return range(first, bisect_left(words, entity.end, key=itemgetter(0)))
+
+
 def entities_to_tags(entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str) -> tuple[str, ...]:
     """Return a BIO tag for each word; raises `InputError` for entities that overlap each other or no word.
 
@@ -85,7 +96,7 @@ def entities_to_tags(entities: Sequence[Entity], words: Sequence[tuple[int, int]
     tags = [OUTSIDE] * len(words)
     end_of_entities = 0
     for entity in sorted(entities):
-        word_indices = [i for i, (start, end) in enumerate(words) if start < entity.end and end > entity.start]
+        word_indices = find_overlapped_words(entity, words)
         if not word_indices:
             raise InputError(f"{where}: no word at characters {entity.start} to {entity.end}", "correct the span")
         if max(entity.start, words[word_indices[0]][0]) < end_of_entities:

@@ -31,7 +31,16 @@ from albert_cli.model.heads import TokenClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import AnyTask, Array, Task, as_any_task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.classification import softmax
-from albert_cli.tasks.entities import OUTSIDE, Entity, inside_tag, is_tag, score_entities, tag_labels, tags_to_entities
+from albert_cli.tasks.entities import (
+    OUTSIDE,
+    Entity,
+    find_overlapped_words,
+    inside_tag,
+    is_tag,
+    score_entities,
+    tag_labels,
+    tags_to_entities,
+)
 from albert_cli.tasks.features import Int32, Int64, tokenize_with_offsets
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.label_names import match_outputs
@@ -250,12 +259,10 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def _predicted_entities(self, example: TokenExample, logits: Array) -> list[dict[str, object]]:
         """Return a text's entities; an entity's score is the mean probability of its words' tags."""
         probabilities = softmax(logits).max(axis=1) if len(logits) else np.zeros(0)
-        # Words at the end without logits have the tag O, so they are in no entity.
-        words_with_logits = example.words[: len(probabilities)]
         entities = []
         for entity in tags_to_entities(self.predict_tags(example, logits), example.words):
-            inside = [entity.start <= start and end <= entity.end for start, end in words_with_logits]
-            score = float(np.mean(probabilities[inside]))
+            # Words at the end without logits have the tag O, so they are in no entity.
+            score = float(np.mean(probabilities[find_overlapped_words(entity, example.words)]))
             entities.append({**_entity_fields(entity, example.text), "score": round_prediction(score)})
         return entities
 

@@ -185,11 +185,11 @@ def prepare_with_recipe(
     needs_training: if False, the task is prepared to score the finished checkpoint on `request.split`, without training
     data.
     """
-    task = task.with_span_settings(recipe.span)
     checkpoint = recipe.model.apply_to_checkpoint(source.checkpoint)
     if not needs_training:
         task = task.for_scoring(request.split)
     recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)
+    task = task.with_span_settings(recipe.span)
     device = choose_device(request.device)
     return PreparedTask(request, recipe, task, checkpoint, source.vocabulary, device, needs_training)
 

@@ -190,6 +190,24 @@ def test_predict_dev_uses_the_label_order_of_the_first_member(encoder: Path, tmp
         evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
 
 
+def test_ensemble_names_the_classes_of_multi_label_models(encoder: Path, tmp_path: Path) -> None:
+    """The scored texts have only classes of both models."""
+
+    def write(path: Path, *labels: str) -> str:
+        path.mkdir()
+        rows = [{"text": sentence(i), "label": [labels[i % len(labels)]]} for i in range(12)]
+        (path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(path)
+
+    for name in "ab":
+        data = write(tmp_path / f"data-{name}", name, "no", "yes")
+        shutil.copy(f"{data}/dev.jsonl", f"{data}/train.jsonl")
+        finetune(prepare("table", str(encoder), data, QUICK, "cpu"), tmp_path / name, 0)
+    request = TaskRequest("", write(tmp_path / "dev", "no", "yes"), 1, (), "cpu")
+    with pytest.raises(CheckpointError, match=r"b: its classes \(b, no, yes\) differ from .*a \(a, no, yes\)"):
+        evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ab"], tmp_path / "out")
+
+
 def test_ensemble_predicts_the_test_file_of_a_table(encoder: Path, tmp_path: Path) -> None:
     rows = "".join(f"bade {i},{'ab'[i % 2]}\n" for i in range(12))
     for split in ("train", "dev"):

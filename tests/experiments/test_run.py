@@ -452,6 +452,23 @@ def test_stop_during_speed_measurement_ends_the_run(tmp_path: Path, tiny_data: P
     assert begun == ["bench"]
 
 
+def test_measured_speeds_are_not_earlier_stages(
+    tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stage(arguments: Sequence[str]) -> tuple[int, str]:
+        if arguments[0] == "bench":
+            return 0, json.dumps({"recipe_step": {"seconds": 0.1}})
+        raise Interrupted("stopped")
+
+    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, device="cpu", seeds=1)
+    with pytest.raises(Interrupted):
+        runner.reproduce_experiment("equal-time", request, stage)
+    assert "already finished" not in capsys.readouterr().err
+    with pytest.raises(Interrupted):
+        runner.reproduce_experiment("equal-time", request, stage)
+    assert re.findall(r"(\d+) of \d+ stages are already finished", capsys.readouterr().err) == ["2"]
+
+
 def test_missing_text_and_unused_tasks_are_reported_first(
     tmp_path: Path, tiny_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -273,13 +273,15 @@ def test_predict_json_lines_prefer_the_trained_column(reviews: Path, tmp_path: P
     assert len({json.dumps(row["probabilities"]) for row in printed}) == 1
 
 
-def test_predict_tsv_output_is_read_again(tuned: Tuned, tmp_path: Path) -> None:
-    texts = ["bade\tfigo", "two\nlines", 'a "bade"', "plain"]
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_predict_table_output_is_read_again(tuned: Tuned, tmp_path: Path, suffix: str) -> None:
+    texts = ["bade\tfigo", "two\nlines", 'a "bade"', "luma\rwi", "plain"]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    predict_file(str(tuned("cola")), str(tmp_path / "in.jsonl"), tmp_path / "one.tsv", "cpu")
-    predict_file(str(tuned("cola")), str(tmp_path / "one.tsv"), tmp_path / "two.tsv", "cpu")
-    assert (tmp_path / "one.tsv").read_text() == (tmp_path / "two.tsv").read_text()
-    assert [row["text"] for row in read_output(tmp_path / "two.tsv")] == texts
+    one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
+    predict_file(str(tuned("cola")), str(tmp_path / "in.jsonl"), one, "cpu")
+    predict_file(str(tuned("cola")), str(one), two, "cpu")
+    assert one.read_bytes() == two.read_bytes()
+    assert [row["text"] for row in read_output(two)] == texts
 
 
 def test_finetune_delimiter_applies_to_the_test_file(encoder: Path, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ SHAPE = ModelConfig(
 ASKED = [
     {"id": "x", "question": "Who?", "context": "Bade figo. " * 30 + "Luma népi."},
     {"question": "When?", "text": "zo"},
+    {"question": "Where?", "passage": "népi bade"},
+    {"question": "Why?", "Paragraph": "figo"},
     {"question": "Nothing here", "context": ""},
 ]
 
@@ -57,14 +59,14 @@ def test_predict_squad1_gives_answer_and_offsets(checkpoints: dict[str, Path], t
     questions.write_text("".join(json.dumps(value) + "\n" for value in ASKED), encoding="utf-8")
     summary = predict_file(str(checkpoints["squad1"]), str(questions), tmp_path / "out.jsonl", "cpu")
     assert summary is not None
-    assert summary.lines == 3
+    assert summary.lines == 5
     answers = lines(tmp_path / "out.jsonl")
-    assert [line["id"] for line in answers] == ["x", "2", "3"]
-    for line, value in zip(answers[:2], ASKED, strict=False):
-        context = str(value.get("context", value.get("text")))
+    assert [line["id"] for line in answers] == ["x", "2", "3", "4", "5"]
+    for line, value in zip(answers[:4], ASKED, strict=False):
+        context = list(value.values())[-1]
         assert line["prediction"] == context[line["start"] : line["end"]] != ""
         assert 0 < line["probability"] <= 1
-    assert answers[2]["prediction"] == ""  # there is nothing to answer with
+    assert answers[4]["prediction"] == ""  # there is nothing to answer with
 
 
 def test_predict_squad2_may_leave_it_unanswered(checkpoints: dict[str, Path], tmp_path: Path) -> None:
@@ -111,6 +113,18 @@ def test_predict_squad_keeps_the_title_column(checkpoints: dict[str, Path], tmp_
     (line,) = lines(tmp_path / "out.jsonl")
     assert line["title"] == "Figo"
     assert line["prediction"]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_predict_squad_null_question_is_empty(checkpoints: dict[str, Path], tmp_path: Path, suffix: str) -> None:
+    rows = [{"question": question, "passage": "Bade figo."} for question in ("Who?", None)]
+    questions = tmp_path / f"asked{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), questions)
+    else:
+        questions.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    predict_file(str(checkpoints["squad1"]), str(questions), tmp_path / "out.jsonl", "cpu")
+    assert [line["question"] for line in lines(tmp_path / "out.jsonl")] == ["Who?", ""]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from albert_cli import store
 from albert_cli.config import validate_recipe
 from albert_cli.errors import CheckpointError, InputError
 from albert_cli.model import hub
+from albert_cli.tasks import multi_label
 from albert_cli.tasks.multi_label import MultiLabelClassification, MultiLabelExample, score_multi_label, sigmoid
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.tasks.table import open_table
@@ -181,6 +182,26 @@ def test_baseline_and_chance_of_multi_label(tmp_path: Path) -> None:
     assert task.chance_loss(examples) == pytest.approx((third + 2 * np.log(2)) / 3)
     features_gold = np.array([[1, 0], [0, 1]], dtype=np.float32)
     assert score_multi_label(features_gold, np.array([[0.9, 0.1], [0.2, 0.8]]))["micro_f1"] == 1.0
+
+
+def test_baseline_of_many_classes_scores_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A score of each number of classes would take a time that is quadratic in the number of classes."""
+    calls: list[str] = []
+
+    def count(gold: Any, predicted: Any, average: Literal["micro", "macro"]) -> float:
+        calls.append(average)
+        return float(sklearn.metrics.f1_score(gold, predicted, average=average, zero_division=0.0))
+
+    monkeypatch.setattr(multi_label, "_f1", count)
+    gold = np.random.default_rng(0).random((200, 50)) < np.linspace(0.01, 0.9, 50)
+    task = MultiLabelClassification(name="t", title="t", metrics=(), labels=tuple(map(str, range(50))))
+    examples = [MultiLabelExample("x", None, tuple(np.flatnonzero(row)), "0") for row in gold]
+    score = task.score_baseline(examples, examples)
+    assert calls == ["micro"]
+    by_frequency = np.argsort(-gold.sum(axis=0), kind="stable")
+    predictions = [np.isin(np.arange(50), by_frequency[:k]) for k in range(1, 51)]
+    scores = [sklearn.metrics.f1_score(gold, np.tile(row, (200, 1)), average="micro") for row in predictions]
+    assert score == pytest.approx(max(scores))
 
 
 @pytest.fixture(scope="module")

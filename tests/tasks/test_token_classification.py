@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import seqeval.metrics
 import torch
@@ -278,6 +280,13 @@ def test_predict_ner_table_reads_its_text(model: Path, tmp_path: Path) -> None:
     albert("predict", model, "--input", tmp_path / "in.csv", "--out", tmp_path / "out.jsonl", "--device", "cpu")
     (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
     assert json.loads(line)["number"] == "1"
+
+
+def test_predict_ner_parquet_null_and_number_are_texts(model: Path, tmp_path: Path) -> None:
+    for texts, expected in ((["bade", None], ["bade", ""]), ([7, 8], ["7", "8"])):
+        pq.write_table(pa.table({"text": texts, "number": [1, 2]}), tmp_path / "in.parquet")
+        lines = albert("predict", model, "--input", tmp_path / "in.parquet", "--device", "cpu").out.splitlines()
+        assert [json.loads(line)["text"] for line in lines] == expected
 
 
 def test_predict_ner_equals_the_pipeline(model: Path, tmp_path: Path) -> None:

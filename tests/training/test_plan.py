@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,6 +117,13 @@ def test_plan_first_step_of_continuing_run_is_its_own(
     assert plan.sequences_in_first_step == 8, "the continued run has finished the warmup of the batch size"
 
 
+class FirstRank(RankGroup):
+    """Rank 0 of several ranks, without the other ranks."""
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+
 @pytest.mark.parametrize(
     ("micro_batch_size", "ranks", "seconds"),
     [(64, 1, 15), (32, 2, 15), (64, 2, 15), (16, 3, 30)],  # with three ranks, the first has two of four micro-batches
@@ -127,7 +135,7 @@ def test_estimate_duration_counts_only_ranks_that_compute(
     overrides = ["train.batch_size=64", f"train.micro_batch_size={micro_batch_size}", "train.compile=off"]
     loaded = load_pretrain_recipe(str(recipe), overrides, vocab_size=300)
     job = make_job()
-    duration = plan_module.estimate_duration(loaded, torch.device("cpu"), RankGroup(0, ranks), lambda _: job)
+    duration = plan_module.estimate_duration(loaded, torch.device("cpu"), FirstRank(0, ranks), lambda _: job)
     assert duration.seconds == seconds
 
 
@@ -144,10 +152,32 @@ def test_estimate_duration_measures_a_micro_batch_per_rank(
         measured.append(settings)
         return make_job()
 
-    plan_module.estimate_duration(loaded, torch.device("cpu"), RankGroup(0, 2), new_job)
+    plan_module.estimate_duration(loaded, torch.device("cpu"), FirstRank(0, 2), new_job)
     assert measured[0].train.batch_size == 2
     sizes = (measured[0].batch.micro_tokens, measured[0].train.micro_batch_size)
     assert sizes == (0, 1), "both ranks have a micro-batch"
+
+
+def test_estimate_duration_measures_the_same_on_all_ranks(
+    recipe: Path, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank with another peak or other free memory would otherwise wait in an all-reduce of the steps."""
+
+    class SecondRank(RankGroup):
+        def broadcast(self, value: Any) -> Any:
+            return 1
+
+    monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.5)
+    overrides = ["train.batch_size=64", "train.micro_batch_size=64", "train.compile=off"]
+    loaded = load_pretrain_recipe(str(recipe), overrides, vocab_size=300)
+    measured: list[PretrainRecipe] = []
+
+    def new_job(settings: PretrainRecipe) -> PretrainingJob:
+        measured.append(settings)
+        return make_job()
+
+    plan_module.estimate_duration(loaded, torch.device("cpu"), SecondRank(1, 2), new_job)
+    assert measured[0].train.micro_batch_size == 1
 
 
 def test_plan_without_disk_space_is_printed_before_the_error(

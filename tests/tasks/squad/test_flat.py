@@ -16,10 +16,12 @@ import transformers
 
 from albert_cli.errors import InputError
 from albert_cli.model import hub
+from albert_cli.tasks.base import as_any_task
 from albert_cli.tasks.squad.data import Answer, Question
 from albert_cli.tasks.squad.task import SQUAD, SpanAnswering
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.task_recipe import load_recipe
+from albert_cli.training.task_setup import OpenCheckpoint, TaskRequest, prepare_with_recipe
 from tests.helpers.command import albert
 from tests.helpers.task_runs import sentence
 
@@ -125,8 +127,11 @@ def test_questions_are_truncated_as_in_scoring(foreign: Path, positions: int) ->
     checkpoint = hub.read_checkpoint(foreign)
     shape = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
     task = SpanAnswering.from_checkpoint(dataclasses.replace(checkpoint, config=shape))
-    scoring = load_recipe("squad1", ()).clamp_to_positions(positions)
-    assert task is not None and task.settings.max_query_length == scoring.span.max_query_length
+    source = OpenCheckpoint(dataclasses.replace(checkpoint, config=shape), hub.load_vocabulary(checkpoint))
+    request = TaskRequest(str(foreign), None, device="cpu")
+    scored = prepare_with_recipe(load_recipe("squad1", ()), request, as_any_task(SQUAD["squad1"]), source).task
+    assert isinstance(task, SpanAnswering) and isinstance(scored, SpanAnswering)
+    assert task.settings.max_query_length == scored.settings.max_query_length
 
 
 def test_read_squad_rows_without_title_stay_together(tmp_path: Path) -> None:
