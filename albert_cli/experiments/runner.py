@@ -99,7 +99,7 @@ def reproduce_experiment(
             num_finished += run([speed])
             if executor.is_stop_requested():
                 raise _stopped(plan)
-        plan = make_plan(plan.experiment, request)  # the measured speeds determine the steps of other stages
+        plan = make_plan(plan.experiment, plan.request)  # the measured speeds determine the steps of other stages
         with recorded_plan(_plan_path(plan), _list_units(plan)):
             num_finished += run(list(plan.stages.values()))
             return _write_outcome(plan, num_finished, started)
@@ -163,7 +163,7 @@ def run_array_job(
         else:
             console.info(f"waiting for other jobs; {count_of(len(unfinished), 'stage')} left")
             time.sleep(array_jobs.SECONDS_BETWEEN_ATTEMPTS)
-        plan = make_plan(plan.experiment, request)  # with the speeds that are measured by now
+        plan = make_plan(plan.experiment, plan.request)  # with the speeds that are measured by now
 
 
 def _lock_and_write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
