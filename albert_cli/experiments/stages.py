@@ -239,10 +239,19 @@ class _Planner:
         values = config.apply_overrides(values, self.request.changes, PretrainRecipe)
         data = plan_data(self.request, self.scale, variant.text)
         recipe = config.to_toml_values(self._validate(name, values))
-        facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
+        facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc, "device": self._device_type}
         argv = ["bench", "pretrain", base, "--data", data.path, "--rounds", str(_SPEED_ROUNDS)]
         argv += _format_overrides(config.read_recipe(base), values)
         return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
+
+    @cached_property
+    def _device_type(self) -> str:
+        """The type of the requested device, on which speeds depend."""
+        if self.request.device != "auto":
+            return self.request.device
+        from albert_cli.training.device import choose_device  # imports torch
+
+        return choose_device("auto").type
 
     def _read_speed(self, name: str) -> float | None:
         """Return a variant's measured seconds per step; None before the measurement."""
