@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 from albert_cli.os_errors import translate_stdout_errors
 from albert_cli.ranks import is_main
@@ -97,6 +97,25 @@ def warn(text: str) -> None:
     """Print a warning to stderr, even if `--quiet` is set."""
     if is_main():
         print_err(f"warning: {text}")
+
+
+class PrefixedStream(io.TextIOBase):
+    """A stream that writes a prefix before each line."""
+
+    def __init__(self, prefix: str, stream: IO[str]) -> None:
+        self._prefix = prefix
+        self._stream = stream
+        self._line = ""  # the incomplete last line
+
+    def write(self, text: str) -> int:
+        """Write the complete lines of a text, and keep the rest for the next call."""
+        *lines, self._line = (self._line + text).split("\n")
+        self._stream.write("".join(f"{self._prefix} | {line}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream behind this one."""
+        self._stream.flush()
 
 
 def print_result(data: Mapping[str, object], text: str, *, colored: bool = False) -> None:

@@ -214,6 +214,21 @@ def limit_threads() -> None:
         torch.set_num_threads(cores)
 
 
+def describe_device(device: torch.device, processes: int = 1) -> str:
+    """Return the name of the GPU or of the processor, by which measured times are comparable.
+
+    processes: their number, each with its own GPU. For a processor, the name includes the cores of this process.
+    """
+    import torch
+
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        cpu = describe_cpu()
+        name = f"{cpu.model}, {cpu.cores} cores, {device.type}"
+    return name if processes == 1 else f"{processes} processes on {name}"
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished all its work."""
     import torch

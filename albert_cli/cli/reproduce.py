@@ -169,7 +169,7 @@ def _run_stages(
 def probe(
     checkpoint: Annotated[str, typer.Argument(help="A pretrained checkpoint: a directory, a run, or a Hub id.")],
     data: Annotated[Path, typer.Option(help="Data directory whose held-out text is scored.")],
-    sequences: Annotated[int, typer.Option(min=1, help="Sequences to score.")] = 1024,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences to score, at most one pass over the text.")] = 1024,
     layers: Annotated[
         int,
         typer.Option(

@@ -2,11 +2,14 @@
 
 Each `plan_…` function takes the user's request and the scale, and runs nothing. Tasks with published files need no
 stage; `find_available_tasks` checks that their files can be read.
+
+Stages that read local files are identified by the content of these files, so that a changed file leads to new stages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -22,11 +25,11 @@ from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE
 from albert_cli.tasks.data_files import match_case
 from albert_cli.tasks.glue import GLUE, require_task_folders
 from albert_cli.tasks.registry import find_task
-from albert_cli.text.sources import is_stdin
+from albert_cli.text.remote_files import is_url
+from albert_cli.text.sources import is_stdin, resolve_sources
 from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, FinetuneRecipe
 
 RECALL_TASK: Final = "table"  # in an experiment, the task `table` always has the table that `recall_table` writes
-_ReadError = Callable[[str], AlbertError | None]  # of the files of the task with this name
 MINIMAL_PAIRS_TASK: Final = "minimal-pairs"  # not a task of the registry: nothing is fine-tuned, the probe scores it
 
 
@@ -35,8 +38,7 @@ class DataInput:
     """A directory or a file that stages read: its identity, its path, and the stage that writes it.
 
     The identity becomes one of the facts by which the stages that read the path are identified (`Stage.facts`). It is
-    the id of the stage that writes the path, the fingerprint or the hash of data of the user, or the path of a task's
-    files.
+    the id of the stage that writes the path, or the fingerprint or the hash of data of the user.
     """
 
     identity: str
@@ -44,14 +46,47 @@ class DataInput:
     needs: tuple[Stage, ...] = ()  # empty if the path exists already
 
 
-def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[list[str], dict[str, str]]:
-    """Return the scale's tasks whose data can be read or generated, and for each other task the reason to skip it.
+@dataclass(frozen=True)
+class _TaskFiles:
+    """A task's training and dev files: the SHA-256 of their examples, or the error of reading them."""
 
+    sha256: str = ""
+    error: AlbertError | None = None
+
+
+_ReadFiles = Callable[[str], _TaskFiles]  # of the task with this name
+
+
+def hash_texts(request: ExperimentRequest, scale: ExperimentScale) -> dict[str, list[str]]:
+    """Return the names and hashes of the local files of each text of a request and a scale, by source."""
+    sources = dict.fromkeys((*request.text, *request.extra_text, *scale.text, *scale.extra_text))
+    return {source: _hash_text(source) for source in sources}
+
+
+def _hash_text(source: str) -> list[str]:
+    """Return the name and the SHA-256 of each local file of a source, in order.
+
+    The list is empty for a source without local files, and for one that cannot be read, which the checks before a run
+    report.
+    """
+    if is_stdin(source) or is_url(source) or source.startswith(("hf:", "docs:")):
+        return []
+    try:
+        paths = [resolved.path for resolved in resolve_sources([source])]
+    except InputError:
+        return []
+    return [f"{path.name} {store.sha256_file(path)}" for path in paths if path is not None]
+
+
+def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the identity of the data of each task that can be read or generated, and the reason to skip each other.
+
+    The identity is a hash of the examples of the task and of its intermediate task, and "" for data without files.
     Raises `InputError` if `--tasks` is no folder, or the folder of a single task of GLUE, and `ConfigError` if a task
     does not exist.
     """
     reason_without_folder = "" if request.dry_run else "--tasks is missing"  # a dry run needs no files
-    read_error = None
+    read_files = None
     if request.tasks is not None:
         if not request.tasks.is_dir():
             hint = "name the folder that contains the tasks, such as RTE"
@@ -59,9 +94,11 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
         glue_tasks = [name for name in scale.tasks if name in GLUE]
         if glue_tasks:
             require_task_folders(find_task_data(glue_tasks[0], str(request.tasks)))
-        read_error = cache(partial(_find_read_error, request.tasks))  # MNLI is the intermediate task of several tasks
+        read_files = cache(partial(_read_files, request.tasks))  # MNLI is the intermediate task of several tasks
+    available = {}
     skipped = {}
     for name in scale.tasks:
+        identity = ""
         reason = ""
         if name == RECALL_TASK:
             if not _recall_text(request, scale):
@@ -69,24 +106,29 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
         elif name != MINIMAL_PAIRS_TASK:  # always available: without a file, pairs are generated from the training data
             find_task(name)  # raises an error for an unknown name, also without files
             reason = reason_without_folder
-            if read_error is not None:
-                reason = _find_unreadable_files(name, load_task_recipe(name, scale), read_error)
+            if read_files is not None:
+                identity, reason = _identify_task(name, load_task_recipe(name, scale), read_files)
         if reason:
             skipped[name] = reason
-    return [name for name in scale.tasks if name not in skipped], skipped
+        else:
+            available[name] = identity
+    return available, skipped
 
 
-def plan_task_data(name: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
-    """Return the data of a task that is fine-tuned: the directory of its files, or a stage that generates them."""
+def plan_task_data(name: str, identity: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
+    """Return the data of a task that is fine-tuned: the directory of its files, or a stage that generates them.
+
+    identity: as from `find_available_tasks`.
+    """
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]  # the module `recall_table` takes a single source
         argv = [source, "--out", OUT]  # without a command, because the stage runs a module (`plan.MODULES`)
-        facts = {"text": (source,)}
+        facts = _text_facts([source], request)
         return _as_input(request, create_stage(request, "table", "table of key words to recall", facts, (), argv))
     directory = "TASKS"  # in the commands that a dry run prints, the folder that the user will name
     if request.tasks is not None:
         directory = find_task_data(name, str(request.tasks))
-    return DataInput(directory, directory)
+    return DataInput(identity, directory)
 
 
 def plan_minimal_pairs(request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
@@ -109,29 +151,37 @@ def load_task_recipe(task: str, scale: ExperimentScale) -> FinetuneRecipe | None
     return config.validate_recipe(FinetuneRecipe, values, name).with_derived_values()
 
 
-def _find_unreadable_files(task: str, recipe: FinetuneRecipe | None, read_error: _ReadError) -> str:
-    """Return the reason why the training and dev files of a task, or of its intermediate task, cannot be read.
+def _identify_task(task: str, recipe: FinetuneRecipe | None, read_files: _ReadFiles) -> tuple[str, str]:
+    """Return the identity of the files of a task and of its intermediate task, and the reason why they are unreadable.
 
-    Return "" if they can, or if the files of the intermediate task do not exist: the task can start without it.
+    The reason is "" if they can be read, or if the files of the intermediate task do not exist: the task can start
+    without it.
     """
-    error = read_error(task)
-    if error is None and recipe is not None and recipe.intermediate_task != NO_INTERMEDIATE_TASK:
-        error = read_error(recipe.intermediate_task)
-        if isinstance(error, MissingDataError):
-            error = None
-    return "" if error is None else error.message
+    names = [task]
+    if recipe is not None and recipe.intermediate_task != NO_INTERMEDIATE_TASK:
+        names.append(recipe.intermediate_task)
+    hashes = []
+    for name in names:
+        files = read_files(name)
+        if files.error is None:
+            hashes.append(files.sha256)
+        elif name == task or not isinstance(files.error, MissingDataError):
+            return "", files.error.message
+    return " ".join(hashes), ""
 
 
-def _find_read_error(folder: Path, name: str) -> AlbertError | None:
-    """Return the error of reading a task's training and dev files below a folder; None if they can be read."""
+def _read_files(folder: Path, name: str) -> _TaskFiles:
+    """Read a task's training and dev files below a folder."""
     task = find_task(name)
     data = find_task_data(name, str(folder))
+    digest = hashlib.sha256()
     try:
         for split in task.splits[: 1 + len(task.dev_splits)]:  # `splits` begins with the training split
-            task.read(split, data)
+            for example in task.read(split, data):
+                digest.update(f"{split} {example!r}\n".encode("utf-8", "surrogatepass"))
     except (ConfigError, InputError) as error:
-        return error
-    return None
+        return _TaskFiles(error=error)
+    return _TaskFiles(digest.hexdigest())
 
 
 def _recall_text(request: ExperimentRequest, scale: ExperimentScale) -> tuple[str, ...]:
@@ -141,10 +191,15 @@ def _recall_text(request: ExperimentRequest, scale: ExperimentScale) -> tuple[st
     return () if request.data else scale.text
 
 
+def _text_facts(sources: Sequence[str], request: ExperimentRequest) -> dict[str, object]:
+    """Return the facts that identify the text of a stage: its sources, and the content of their local files."""
+    return {"text": tuple(sources), "files": [request.text_hashes.get(source, []) for source in sources]}
+
+
 def plan_vocabulary(request: ExperimentRequest, scale: ExperimentScale) -> Stage:
     """Return the stage that trains the vocabulary."""
     text = request.text or scale.text
-    facts = {"text": text, "size": scale.vocabulary, "sample": scale.sample}
+    facts = {**_text_facts(text, request), "size": scale.vocabulary, "sample": scale.sample}
     options = ["--size", str(scale.vocabulary), "--sample-size", str(scale.sample), "--out", OUT]
     title = f"vocabulary of {scale.vocabulary:,} tokens"
     return create_stage(request, "vocabulary", title, facts, (), ["vocab", *text, *options])
@@ -177,7 +232,7 @@ def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal[
         sources = (*usual_text, *extra_text)
         title = "token shards with the additional text"
         options.append("--dedup")  # the two texts may overlap
-    facts = {"text": sources, "holdout": scale.holdout}
+    facts = {**_text_facts(sources, request), "holdout": scale.holdout}
     return _as_input(request, create_stage(request, "data", title, facts, [vocabulary], ["data", *sources, *options]))
 
 
@@ -187,19 +242,19 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     The data are tokenized from the sources in the scale's `probe_text` whose files exist. If there are none, they are
     the training data, whose held-out text `albert probe` scores.
     """
-    sources = list(scale.probe_text)
+    sources = {source: source for source in scale.probe_text}  # by the name in the scale, the name with the real path
     existing: list[str] = []
     if request.tasks is not None:
-        for index, source in enumerate(sources):
+        for source in sources:
             kind, separator, name = source.partition(":TASKS/")
             if separator:
-                sources[index] = f"{kind}:{match_case(request.tasks, name)}"
+                sources[source] = f"{kind}:{match_case(request.tasks, name)}"
         # A source is `squad:FILE` or `race:FOLDER`.
-        existing = [source for source in sources if Path(source.partition(":")[2]).exists()]
+        existing = [source for source, path in sources.items() if Path(path.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
-        existing = sources
+        existing = list(sources)
     reason = "does not exist, so intrinsic scores do not include it"
-    skipped = {source: reason for source in sources if source not in existing}
+    skipped = {path: reason for source, path in sources.items() if source not in existing}
     usual = plan_data(request, scale, "usual")
     if not existing:
         return usual, skipped
@@ -209,8 +264,10 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     else:
         needs = [plan_vocabulary(request, scale)]
         vocabulary = str(request.directory(needs[0]))
-    argv = ["data", *existing, "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
-    facts = {"text": existing, "vocab": usual.identity}  # the identity of the training data determines the vocabulary
+    paths = [sources[source] for source in existing]
+    argv = ["data", *paths, "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
+    # The identity of the training data determines the vocabulary. The files count, and not the path of --tasks.
+    facts = {"text": existing, "files": [_hash_text(path) for path in paths], "vocab": usual.identity}
     stage = create_stage(request, "data", "token shards for intrinsic scores", facts, needs, argv)
     return _as_input(request, stage), skipped
 

@@ -63,7 +63,14 @@ class Outcome:
     """Name of a task or of one of its scores, such as squad1 or squad1_f1 -> column header."""
     diverged: Mapping[str, int] = field(default_factory=dict)
     """Variant -> number of diverged seeds; only variants with such seeds."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """The reason for each kind of measurement that is not compared."""
     claims: list[CheckedClaim] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """The reason for everything that is left out: tasks and texts of the plan, and measurements."""
+        return {**self.plan.skipped, **self.left_out}
 
     def by_seed(self, variant: str, metric: str) -> Mapping[int, float]:
         """Return the values of a metric by seed; empty if it was not measured."""
@@ -103,7 +110,7 @@ class Outcome:
             "values": self.values,
             "diverged": dict(self.diverged),
             "matched_times": {name: matched.to_json() for name, matched in self.plan.matched_times.items()},
-            "skipped": dict(self.plan.skipped),
+            "skipped": dict(self.skipped),
             "comparison_with_paper": {
                 f"{table.title}, {table.version}": self.compare_with_paper(table)
                 for table in self.plan.experiment.tables
@@ -162,6 +169,10 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
         record = read_record(plan, run.pretrain, StageRecord[BaseModel])
         if record is not None and record.diverged:
             diverged[run.variant] += 1
+    left_out = _check_times(plan)
+    if left_out:
+        for metrics in values.values():
+            metrics.pop("seconds", None)
     if plan.experiment.speed_against is not None:
         for variant, speedups in _compute_speedups(values, plan.experiment.speed_against).items():
             values[variant]["speedup"] = speedups
@@ -172,8 +183,19 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
         curves=curves,
         task_titles=task_titles,
         diverged=diverged,
+        left_out=left_out,
         claims=[check_claim(claim, values) for claim in plan.claims],
     )
+
+
+def _check_times(plan: ExperimentPlan) -> dict[str, str]:
+    """Return the reason why training times are not compared; empty if all runs were trained on the same device."""
+    records = [read_record(plan, run.pretrain, StageRecord[BaseModel]) for run in plan.runs if run.recipe is not None]
+    devices = {record.device or "an unknown device" for record in records if record is not None and not record.diverged}
+    if len(devices) < 2:
+        return {}
+    reason = f"the runs were trained on {' and '.join(sorted(devices))}; repeat them on one device in another --out"
+    return {"training times": reason}
 
 
 def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:

@@ -177,7 +177,7 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
         claims=[_make_claim_section(checked) for checked in outcome.claims],
         is_counted=plan.experiment.is_counted,
         ours=_tabulate_values(outcome),
-        skipped=[f"{name}: {reason}" for name, reason in plan.skipped.items()],
+        skipped=[f"{name}: {reason}" for name, reason in outcome.skipped.items()],
         matched_times=[describe_matched_time(plan, name) for name in plan.matched_times],
         paper=[_tabulate_paper(outcome, table) for table in plan.experiment.tables],
         legend=[LegendEntry(plan.title(name), color) for name, color in colors.items() if outcome.values.get(name)],

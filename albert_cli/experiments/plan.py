@@ -60,6 +60,8 @@ class ExperimentRequest:
     dry_run: bool = False
     tflops: Mapping[str, float] = field(default_factory=dict)
     """Measured TFLOP/s of one device by variant, for the hours of a plan; the key "" is for all variants not listed."""
+    text_hashes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names and hashes of the local files of each text, by source; `make_plan` computes them."""
 
     def flops_per_second(self, variant: str) -> float | None:
         """Return the measured FLOP/s of one device for a variant; None without `--tflops`."""

@@ -26,9 +26,9 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from albert_cli import config, store
+from albert_cli import config, console, store
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
-from albert_cli.data.pairs import PairSettings
+from albert_cli.data.pairs import PairSettings, examples_per_pass, sample_pairs
 from albert_cli.data.records import read_data_facts
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
@@ -39,6 +39,7 @@ from albert_cli.experiments.uncertainty import JACKKNIFE_GROUPS, JackknifeEstima
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
+from albert_cli.randomness import Integers
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device, prepare_model
 from albert_cli.training.objectives import EVALUATION_SEED, PretrainingCorpora, PretrainingJob, count_correct
@@ -74,14 +75,19 @@ def probe(
     If the checkpoint has a sentence-pair head, `sop_accuracy` and `nsp_accuracy` are on pairs sampled by the rules of
     SOP and NSP (§4.6).
 
-    sequences: the number of sequences to score. layers: also run the layers to every depth up to this number; beyond
-    the trained layers they repeat. minimal_pairs: a file of minimal pairs to score, too.
+    sequences: the number of sequences to score, at most those of one pass over the text. layers: also run the layers to
+    every depth up to this number; beyond the trained layers they repeat. minimal_pairs: a file of minimal pairs to
+    score, too.
     Raises `CheckpointError` without a masked-language head, and `ConfigError` if the data have another vocabulary.
     """
     grammar_pairs = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     text = _load_text(data, pretrained)
     pairs = _pair_settings(pretrained, overrides)
+    one_pass = examples_per_pass(text.train, pairs)
+    if sequences > one_pass:  # a second pass would only repeat the text, which makes no score more certain
+        console.info(f"{data}: a pass over the scored text has {one_pass:,} sequences, so no more are scored")
+        sequences = one_pass
     target = choose_device(device)
     model = PretrainingModel(pretrained.config)
     loading.load_weights(model, pretrained, loading.LoadPolicy.MASKED_LANGUAGE)
@@ -201,16 +207,25 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
     """
     pairs = dataclasses.replace(pairs, sentence_loss=rule)
     job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
-    count = job.settings.train.eval_sequences
-    size = min(_MICRO_BATCH, math.ceil(count / JACKKNIFE_GROUPS))
-    # By metric, for each jackknife group the sum and the number of items. Batches belong to the groups in turn.
+    corpus = job.corpora.train
+    # By metric, for each jackknife group the sum and the number of items.
     sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
-    for number, start in enumerate(range(0, count, size)):
-        group = number % JACKKNIFE_GROUPS
-        index = np.arange(start, min(start + size, count))
-        for name, sum_and_count in job.evaluate_examples(job.corpora.train, pairs, index).items():
-            sums[name][group] += sum_and_count
+    for group, examples in enumerate(group_by_position(corpus, pairs, job.settings.train.eval_sequences)):
+        for start in range(0, len(examples), _MICRO_BATCH):
+            index = examples[start : start + _MICRO_BATCH]
+            for name, sum_and_count in job.evaluate_examples(corpus, pairs, index).items():
+                sums[name][group] += sum_and_count
     return {name: jackknife_mean(groups[:, 0], groups[:, 1]) for name, groups in sums.items() if groups[:, 1].any()}
+
+
+def group_by_position(corpus: TokenCorpus, pairs: PairSettings, count: int) -> list[Integers]:
+    """Divide the evaluation examples with the numbers from 0 to `count` into jackknife groups of neighboring text.
+
+    Sequences of the same document resemble each other. In the same group they do not count as independent examples.
+    """
+    in_order = dataclasses.replace(pairs, sentence_loss="none")  # then segment A is the first part of the example
+    starts = sample_pairs(corpus, np.arange(count), in_order, EVALUATION_SEED).a.start
+    return np.array_split(np.argsort(starts, kind="stable"), JACKKNIFE_GROUPS)
 
 
 # ---------------------------------------------------------------- Figure 1

@@ -17,7 +17,10 @@ ResultT = TypeVar("ResultT", bound=BaseModel)
 
 
 class StageRecord(BaseModel, Generic[ResultT]):
-    """A finished stage: its time, and the JSON that its command printed; `result` is None if the run diverged."""
+    """A finished stage: its time, and the JSON that its command printed; `result` is None if the run diverged.
+
+    `host` and `device` are those that ran its last command, "" if they are unknown.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -25,6 +28,8 @@ class StageRecord(BaseModel, Generic[ResultT]):
     title: str
     command: str
     seconds: float
+    host: str = ""
+    device: str = ""
     diverged: bool = False
     result: ResultT | None = None
 

@@ -8,10 +8,10 @@ pretraining run resumes from its newest checkpoint.
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import json
 import os
+import socket
 import sys
 import time
 from collections import Counter, defaultdict
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import IO
 
 from albert_cli import array_jobs, console, executor, machine, store
 from albert_cli.array_jobs import ArrayJob, retry_while_locked
@@ -46,11 +45,13 @@ _LOCK_POLL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class FinishedCommand:
-    """A finished command: exit code, standard output and wall-clock seconds."""
+    """A finished command: exit code, standard output and wall-clock seconds, and the machine that ran it."""
 
     exit_code: int
     printed: str
     seconds: float
+    host: str = ""
+    device: str = ""  # as from `machine.describe_device`
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:
@@ -101,7 +102,7 @@ def reproduce_experiment(
             num_finished += run([speed])
             if executor.is_stop_requested():
                 raise _stopped(plan)
-        plan = make_plan(plan.experiment, request)  # the measured speeds determine the steps of other stages
+        plan = make_plan(plan.experiment, plan.request)  # the measured speeds determine the steps of other stages
         with recorded_plan(_plan_path(plan), _list_units(plan)):
             num_finished += run(list(plan.stages.values()))
             return _write_outcome(plan, num_finished, started)
@@ -122,6 +123,8 @@ def _list_units(plan: ExperimentPlan) -> dict[str, str]:
 def _write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
     """Write the report of an experiment whose stages are finished; return the output of `--json`, and the text."""
     result = outcome.read_outcome(plan)
+    for name, reason in result.left_out.items():
+        console.warn(f"{name} are left out: {reason}")
     report = pages.write_report(result)
     data = {
         **result.to_json(),
@@ -165,7 +168,7 @@ def run_array_job(
         else:
             console.info(f"waiting for other jobs; {count_of(len(unfinished), 'stage')} left")
             time.sleep(array_jobs.SECONDS_BETWEEN_ATTEMPTS)
-        plan = make_plan(plan.experiment, request)  # with the speeds that are measured by now
+        plan = make_plan(plan.experiment, plan.request)  # with the speeds that are measured by now
 
 
 def _lock_and_write_outcome(plan: ExperimentPlan, num_finished: int, started: float) -> tuple[dict[str, object], str]:
@@ -344,11 +347,13 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         if prefix:
-            stack.enter_context(contextlib.redirect_stderr(_PrefixedStream(prefix, sys.stderr)))
+            stack.enter_context(contextlib.redirect_stderr(console.PrefixedStream(prefix, sys.stderr)))
         else:
             console.info(stage.title)
         exit_code, printed = command(stage.argv)
-    return FinishedCommand(exit_code, printed, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    device = machine.describe_device(choose_device(plan.request.device), plan.request.nproc)
+    return FinishedCommand(exit_code, printed, seconds, socket.gethostname(), device)
 
 
 def _wait_for_lock(directory: Path) -> None:
@@ -365,23 +370,6 @@ def _wait_for_lock(directory: Path) -> None:
             time.sleep(_LOCK_POLL_SECONDS)
 
 
-class _PrefixedStream(io.TextIOBase):
-    """A stream that writes a prefix before each line."""
-
-    def __init__(self, prefix: str, stream: IO[str]) -> None:
-        self._prefix = prefix
-        self._stream = stream
-        self._line = ""  # the incomplete last line
-
-    def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        self._stream.write("".join(f"{self._prefix} | {line}\n" for line in lines))
-        return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-
 def _record_stage(plan: ExperimentPlan, stage: Stage, finished: FinishedCommand) -> None:
     """Write the result file of a finished or diverged stage.
 
@@ -389,6 +377,7 @@ def _record_stage(plan: ExperimentPlan, stage: Stage, finished: FinishedCommand)
     """
     seconds = round(finished.seconds, 1)
     record = {"stage": stage.id, "title": stage.title, "command": stage.command, "seconds": seconds}
+    record |= {"host": finished.host, "device": finished.device}
     if finished.exit_code == DivergedError.exit_code:
         console.warn(f"{stage.title}: diverged, or starts from a diverged run; the other stages continue")
         store.write_json(plan.result_path(stage), record | {"diverged": True})

@@ -23,6 +23,7 @@ from albert_cli.experiments.inputs import (
     MINIMAL_PAIRS_TASK,
     DataInput,
     find_available_tasks,
+    hash_texts,
     load_task_recipe,
     plan_data,
     plan_minimal_pairs,
@@ -72,10 +73,12 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
         from albert_cli.experiments.minimal_pairs import read_minimal_pairs  # imports torch
 
         read_minimal_pairs(request.minimal_pairs)
+    if not request.text_hashes:  # a later plan of the same command has the same text
+        request = dataclasses.replace(request, text_hashes=hash_texts(request, scale))
     tasks, skipped_tasks = find_available_tasks(request, scale)
     probe_data, skipped_texts = plan_probe_data(request, scale)
     recipes = {task: load_task_recipe(task, scale) for task in tasks}
-    planner = _Planner(experiment, request, scale, probe_data, recipes)
+    planner = _Planner(experiment, request, scale, probe_data, recipes, tasks)
     runs: list[VariantRun] = []
     prefixes: list[VariantRun] = []
     matched_times: dict[str, MatchedWallClock] = {}
@@ -119,6 +122,7 @@ class _Planner:
     scale: ExperimentScale
     probe_data: DataInput
     task_recipes: Mapping[str, FinetuneRecipe | None]  # by available task; None for a task without a recipe
+    task_identities: Mapping[str, str]  # by available task, as from `find_available_tasks`
 
     def plan_pretraining(self, name: str, seed: int) -> VariantRun:
         """Plan the pretraining of a variant, and before it the runs that it starts from or distils from."""
@@ -196,7 +200,7 @@ class _Planner:
                 )
                 hint = "add all members to the scale's `variants`, and remove is_prefix and has_tasks from them"
                 raise ConfigError(message, hint)
-            data = plan_task_data(task, self.request, self.scale)
+            data = plan_task_data(task, self.task_identities[task], self.request, self.scale)
             argv = ["ensemble", task, *map(self._directory, needs), "--data", data.path, "--out", OUT]
             title = f"{variant.title}, seed {seed}: {task}"
             facts = {"together": task}  # the members are in `needs`, whose ids are part of the stage's id
@@ -235,10 +239,19 @@ class _Planner:
         values = config.apply_overrides(values, self.request.changes, PretrainRecipe)
         data = plan_data(self.request, self.scale, variant.text)
         recipe = config.to_toml_values(self._validate(name, values))
-        facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc}
+        facts = {"recipe": recipe, "data": data.identity, "processes": self.request.nproc, "device": self._device_type}
         argv = ["bench", "pretrain", base, "--data", data.path, "--rounds", str(_SPEED_ROUNDS)]
         argv += _format_overrides(config.read_recipe(base), values)
         return create_stage(self.request, "speed", f"{variant.title}: seconds per step", facts, data.needs, argv)
+
+    @cached_property
+    def _device_type(self) -> str:
+        """The type of the requested device, on which speeds depend."""
+        if self.request.device != "auto":
+            return self.request.device
+        from albert_cli.training.device import choose_device  # imports torch
+
+        return choose_device("auto").type
 
     def _read_speed(self, name: str) -> float | None:
         """Return a variant's measured seconds per step; None before the measurement."""
@@ -274,7 +287,7 @@ class _Planner:
     def _plan_task(self, task: str, run: VariantRun, pretrain: Stage) -> Stage:
         """Plan the fine-tuning runs of a task."""
         scale = self.scale
-        data = plan_task_data(task, self.request, scale)
+        data = plan_task_data(task, self.task_identities[task], self.request, scale)
         facts = {"task": task, "changes": scale.task_changes, "runs": scale.task_runs, "data": data.identity}
         argv = ["eval", task, "--checkpoint", self._directory(pretrain), "--data", data.path, "--out", OUT]
         argv += ["--runs", str(scale.task_runs), "--no-baselines", *_format_overrides({}, scale.task_changes)]

@@ -92,9 +92,15 @@ def count_sent_bytes(recipe: PretrainRecipe, world_size: int) -> int:
 
 
 def check_disk(recipe: PretrainRecipe, out: Path) -> None:
-    """Raise `CheckpointError` if the disk has no room for `train.keep` checkpoints and the one being written."""
+    """Raise `CheckpointError` if the disk has no room for `train.keep` checkpoints and the one being written.
+
+    A run whose last step is saved writes no more checkpoints.
+    """
+    saved = store.saved_steps(out)
+    if saved and store.step_number(saved[-1]) >= recipe.schedule.total_steps:
+        return
     # The checkpoints in `out` already have their space, but a new one is written before an old one is deleted.
-    missing = max(1, recipe.train.keep + 1 - len(store.saved_steps(out)))
+    missing = max(1, recipe.train.keep + 1 - len(saved))
     needed = missing * costs.checkpoint_bytes(recipe.model)
     free = store.free_bytes(out)
     if free < needed:

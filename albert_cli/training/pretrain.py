@@ -29,7 +29,7 @@ from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.pretrain_inputs import PretrainInputs, open_inputs
 from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.pretrain_result import DryRun, PretrainResult, read_last_evaluation, read_result
-from albert_cli.training.resolve import RunEnvironment, resolve_recipe
+from albert_cli.training.resolve import RunEnvironment, resolve_recipe, with_parent_path
 from albert_cli.training.settings import parse_duration
 from albert_cli.training.warm_start import load_parent
 
@@ -147,7 +147,7 @@ def _resolve(
     if saved is not None:
         if budget is not None:
             console.info(f"{out}: keeps the {count_of(recipe.schedule.total_steps, 'step')} of its first start")
-        run.check_same_recipe(out, saved, recipe)
+        run.check_same_recipe(out, with_parent_path(saved, recipe), recipe)
     if parent_run is not None and recipe.warm_start is not None:
         changes = "; ".join(recipe.warm_start.changes or ["nothing"])
         console.info(f"continues {parent_run.directory}, and changes: {changes}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from albert_cli import config
+from albert_cli import config, store
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup
 from albert_cli.training.device import print_other_threads, resolve_auto
@@ -19,6 +19,7 @@ from albert_cli.training.first_weights import ParentRun
 from albert_cli.training.plan import resolve_micro_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import RESUME_SAFE_KEYS
+from albert_cli.training.warm_start import find_parent
 
 # Differences in these sections and keys are not listed in `warm_start.changes`: the parent run has another [warm_start]
 # or none, and [init] and masked_bias only set first weights, which the parent's weights replace.
@@ -101,6 +102,22 @@ def with_warm_start(
         total_steps = max(recipe.schedule.total_steps, warmup + 1)  # fewer are possible only with a time budget
         recipe = replace(recipe, schedule=replace(recipe.schedule, warmup_steps=warmup, total_steps=total_steps))
     return recipe
+
+
+def with_parent_path(saved: PretrainRecipe, recipe: PretrainRecipe) -> PretrainRecipe:
+    """Return a run's saved recipe with the path of the parent in `recipe`, if that path leads to the same checkpoint.
+
+    The parent may have been moved since the first start, or its path may be written in another way.
+    """
+    old = saved.warm_start
+    new = recipe.warm_start
+    if old is None or new is None:
+        return saved
+    moved = replace(old, checkpoint=new.checkpoint, continues=new.continues)
+    uses_other_key = (old.continues is None) != (new.continues is None)
+    if moved == old or uses_other_key or store.fingerprint(find_parent(new)) != old.fingerprint:
+        return saved
+    return replace(saved, warm_start=moved)
 
 
 def with_auto_values(

@@ -247,3 +247,27 @@ def test_matched_steps_follow_measured_seconds(tmp_path: Path) -> None:
         again.is_finished(speed) for speed in again.speeds
     )
     assert again.matched_times["bert-large"].steps_by_flops > 2 * 400_000, "equal FLOPs give another number of steps"
+
+
+def test_times_on_different_devices_are_not_measured(tmp_path: Path) -> None:
+    plan = make_plan(recipe.load_experiment("equal-time"), ExperimentRequest("smoke", tmp_path, seeds=2, dry_run=True))
+    for run in plan.runs:
+        finish_stage(plan, run.pretrain, {"steps": 10, "seconds": 10.0}, "a laptop")
+    same = outcome.read_outcome(plan)
+    assert all({"seconds", "steps"} <= metrics.keys() for metrics in same.values.values())
+    finish_stage(plan, plan.runs[-1].pretrain, {"steps": 10, "seconds": 1.0}, "a GPU")
+    mixed = outcome.read_outcome(plan)
+    assert not any({"seconds", "speedup"} & metrics.keys() for metrics in mixed.values.values())
+    assert all("steps" in metrics for metrics in mixed.values.values())
+    assert "a GPU and a laptop" in mixed.left_out["training times"]
+    page = pages.write_report(mixed).read_text(encoding="utf-8")
+    assert "Skipped training times" in page
+
+
+def test_speed_stage_depends_on_the_device(tmp_path: Path) -> None:
+    experiment = recipe.load_experiment("equal-time")
+    ids = []
+    for device in ("cpu", "cuda"):
+        plan = make_plan(experiment, ExperimentRequest("smoke", tmp_path, device=device, dry_run=True))
+        ids.append({stage.id for stage in plan.speeds})
+    assert ids[0] and not ids[0] & ids[1]

@@ -105,3 +105,10 @@ def test_resumed_run_finds_the_teacher_in_another_directory(
     first = pretrain(*call, [*overrides, f"distill.teacher={teacher}"], device="cpu")
     moved = teacher.rename(tmp_path / "moved")
     assert pretrain(*call, [*overrides, f"distill.teacher={moved}"], device="cpu") == first
+
+
+def test_teacher_with_newer_step_than_recorded_raises(finished: Path, tiny_vocabulary: Path) -> None:
+    """The teacher's run may save a step between the first reading of its fingerprint and the loading of its weights."""
+    settings = DistillSettings(str(finished), fingerprint=store.fingerprint(finished / "step-00000025"))
+    with pytest.raises(ConfigError, match=r"another teacher .* than distill\.fingerprint"):
+        Teacher.load(settings, Vocabulary.load(tiny_vocabulary), 32, CPU)

@@ -58,6 +58,19 @@ def test_pretrain_writes_promised_files(finished: Path) -> None:
     assert rates[-1] == min(rates)
 
 
+def test_finished_run_on_a_full_disk_prints_its_result(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copy_run(finished, tmp_path)
+    call = (str(recipe), tiny_data, run)
+    first = pretrain(*call, device="cpu")
+    monkeypatch.setattr(store, "free_bytes", lambda path: 1000)
+    assert pretrain(*call, device="cpu") == first
+    shutil.rmtree(run / LAST)
+    with pytest.raises(CheckpointError, match="the checkpoints need"):
+        pretrain(*call, device="cpu")
+
+
 def test_pretrain_finished_run_repeats_nothing(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     run = copy_run(finished, tmp_path)
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.parent.name.startswith("step-")}

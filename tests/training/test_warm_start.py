@@ -460,3 +460,18 @@ def test_resumed_run_without_a_model_section_needs_no_parent(finished: Path, tin
     first = pretrain(*call, device="cpu")
     shutil.rmtree(parent)
     assert pretrain(*call, device="cpu").steps == first.steps == 4
+
+
+@pytest.mark.parametrize("key", ["checkpoint", "continues"])
+def test_resumed_run_finds_the_parent_in_another_directory(
+    key: str, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+) -> None:
+    overrides = ["schedule.total_steps=35", "train.save_every=0"]
+    parent = Path(shutil.copytree(finished / LAST, tmp_path / "parent"))
+    call = (str(recipe), tiny_data, tmp_path / "run")
+    first = pretrain(*call, [*overrides, f"warm_start.{key}={parent}"], device="cpu")
+    moved = parent.rename(tmp_path / "moved")
+    assert pretrain(*call, [*overrides, f"warm_start.{key}={moved}"], device="cpu") == first
+    other = finished / "step-00000025"
+    with pytest.raises(ConfigError, match=rf"another recipe: warm_start\.{key}"):
+        pretrain(*call, [*overrides, f"warm_start.{key}={other}"], device="cpu")
