@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from albert_cli import machine, ranks
 from albert_cli.bench import memory
 from albert_cli.cli.app import translate_error
 from albert_cli.counting import costs
-from albert_cli.errors import ConfigError
+from albert_cli.errors import AlbertError, ConfigError, DivergedError, Interrupted
 from albert_cli.model import packing
 from albert_cli.model.block import gelu_new, has_varlen
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
@@ -434,8 +434,8 @@ def test_choose_device_ranks_do_not_use_the_gpu_of_apple(monkeypatch: pytest.Mon
         device.choose_device("mps")
 
 
-def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the arguments are tested: `tests/test_ranks.py` joins real groups on CPUs, `test_cuda.py` one with NCCL."""
+def simulate_process_group(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Let rank 1 of two join a simulated group; return the arguments with which it is initialized."""
     options: dict[str, Any] = {}
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda kind, **keywords: options.update(keywords, kind=kind)
@@ -447,10 +447,62 @@ def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
+    return options
+
+
+def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the arguments are tested: `tests/test_ranks.py` joins real groups on CPUs, `test_cuda.py` one with NCCL."""
+    options = simulate_process_group(monkeypatch)
     with ranks.process_group("cuda") as group:
         assert group == RankGroup(1, 2)
     assert options["kind"] == "nccl"
     assert options["device_id"] == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "error", "is_destroyed"),
+    [
+        ("cuda", None, True),
+        ("cuda", Interrupted("stopped"), True),
+        ("cuda", DivergedError("not finite"), True),
+        ("cuda", ConfigError("one rank failed"), False),
+        ("cuda", KeyboardInterrupt(), False),
+        ("cpu", ConfigError("one rank failed"), True),
+    ],
+)
+def test_process_group_rank_that_fails_alone_does_not_wait(
+    device_type: str, error: BaseException | None, is_destroyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL destroys a group only when all ranks do so; gloo's group closes the connections at once."""
+    simulate_process_group(monkeypatch)
+    destroyed: list[bool] = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: destroyed.append(True))
+    with nullcontext() if error is None else pytest.raises(type(error)), ranks.process_group(device_type):
+        if error is not None:
+            raise error
+    assert destroyed == [True] * is_destroyed
+
+
+def test_process_group_nccl_setup_error_shows_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_process_group(monkeypatch)
+
+    def fail(*arguments: Any, **keywords: Any) -> None:
+        raise torch.distributed.DistBackendError(
+            "NCCL error in: NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.5\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+            "Last error:\nError while creating shared memory segment /dev/shm/nccl-7 (size 9637888)\n"
+        )
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", fail)
+    with pytest.raises(AlbertError) as raised, ranks.process_group("cuda"):
+        pass
+    assert raised.value.message == (
+        "rank 1: NCCL cannot connect the ranks: "
+        "Error while creating shared memory segment /dev/shm/nccl-7 (size 9637888)"
+    )
+    for remedy in ("NCCL_DEBUG=INFO", "/dev/shm", "NCCL_SOCKET_IFNAME"):
+        assert remedy in str(raised.value.hint)
 
 
 def test_resolve_micro_tokens_grow_with_free_memory(monkeypatch: pytest.MonkeyPatch, make_job: MakeJob) -> None:
