@@ -375,6 +375,16 @@ def test_resolve_auto_gpu_with_emulated_bf16_takes_fp32(monkeypatch: pytest.Monk
     assert device.resolve_auto(settings, TINY, CUDA, sequences=1, length=8).precision == "fp32"
 
 
+def test_resolve_auto_deterministic_run_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_find_compile_error", lambda device: None)
+    settings = TrainSettings(precision="fp32")
+    for deterministic, expected in ((False, "on"), (True, "off")):
+        settings = replace(settings, deterministic=deterministic)
+        assert device.resolve_auto(settings, TINY, CUDA, sequences=1, length=8).compile == expected
+    required = replace(settings, compile="on")
+    assert device.resolve_auto(required, TINY, CUDA, sequences=1, length=8).compile == "on"
+
+
 @pytest.mark.parametrize(
     ("capability", "dropout", "expected"), [((9, 0), 0.0, "FA3"), ((9, 0), 0.1, None), ((8, 0), 0.0, None)]
 )
