@@ -199,7 +199,8 @@ class Encoder(nn.Module):
             # For every new shape of a matmul, oneDNN generates code, which takes longer than a small matmul. Filler
             # tokens limit the number of shapes.
             tokens = tokens.rounded()
-        tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout)
+        is_compiled = self.block is not block
+        tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout, is_compiled=is_compiled)
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = linear(x_TH, self.projection.weight, self.projection.bias, self.matmul)

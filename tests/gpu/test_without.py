@@ -25,7 +25,7 @@ from albert_cli.bench import memory
 from albert_cli.cli.app import translate_error
 from albert_cli.counting import costs
 from albert_cli.errors import AlbertError, ConfigError, DivergedError, Interrupted
-from albert_cli.model import packing
+from albert_cli.model import encoder, packing, sparse_attention
 from albert_cli.model.block import gelu_new, has_varlen
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
 from albert_cli.model.packing import SparseAttentionLayout, copy_as_one_buffer, pack
@@ -147,28 +147,49 @@ def test_compiled_block_has_two_graphs_and_static_weights(monkeypatch: pytest.Mo
     [
         (None, True, None),
         (None, False, True),
-        (SparseAttentionLayout, True, True),
+        (SparseAttentionLayout, True, "not compiled"),
         (BlockMask, False, None),
         (BlockMask, True, None),
     ],
 )
 def test_compiled_attention_has_static_widths(
-    sparse: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
+    sparse: type | None, varlen: bool, dynamic: bool | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a dynamic width, `flex_attention` would scale by a symbol, and its kernel would not compile."""
-    used: list[bool | None] = []
+    used: list[bool | str | None] = []
 
     def fake_compile(function: Any, dynamic: bool | None = None, options: Any = None) -> Any:
         assert options == {"fallback_random": True}, "dropout samples the numbers of uncompiled code"
         return lambda *arguments: used.append(dynamic)
 
     monkeypatch.setattr(torch, "compile", fake_compile)
-    encoder: Any = PretrainingModel(TINY).encoder
-    encoder.compile()
+    monkeypatch.setattr(encoder, "block", lambda *arguments: used.append("not compiled"))
+    model: Any = PretrainingModel(TINY).encoder
+    model.compile()
     layout = SimpleNamespace(sparse=sparse and object.__new__(sparse), offsets=torch.arange(2))
     x_TH: Any = torch.ones(3, TINY.hidden_size)
-    encoder.block(x_TH, None, None, layout, None, replace(encoder.block_settings(), varlen=varlen))
+    model.block(x_TH, None, None, layout, None, replace(model.block_settings(), varlen=varlen))
     assert used == [dynamic]
+
+
+@pytest.mark.parametrize(("compiled", "form"), [(False, SparseAttentionLayout), (True, BlockMask)])
+def test_flex_attention_is_used_only_if_compiled(compiled: bool, form: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes minutes and needs a C compiler, so code that is not compiled computes in chunks."""
+    used: list[type] = []
+
+    def record_layout(x_TH: Tensor, *arguments: Any) -> Tensor:
+        used.append(type(arguments[2].sparse))
+        return x_TH
+
+    monkeypatch.setattr(sparse_attention, "has_flex", lambda *arguments: True)  # as on CUDA
+    monkeypatch.setattr(torch, "compile", lambda function, **options: record_layout)
+    monkeypatch.setattr(encoder, "block", record_layout)
+    config = replace(TINY, attention="window", attention_window=2)
+    model = PretrainingModel(config).encoder
+    if compiled:
+        model.compile()
+    model(pack(random_batch((9, 12), config), CPU), all_rows=True)
+    assert used == [form] * config.num_hidden_layers
 
 
 def test_compiled_losses_have_one_graph_for_all_batch_sizes(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
