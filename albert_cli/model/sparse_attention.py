@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from albert_cli.data.arrays import Flags
 from albert_cli.model.config import ModelConfig
@@ -41,6 +40,7 @@ from albert_cli.model.packing import (
     make_layout,
     round_up,
 )
+from albert_cli.model.recomputation import recompute_in_backward
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -259,8 +259,7 @@ def attend_sparsely(
     """
     arguments = (sparse, key_layout, q_RAd, k_TAd, v_TAd, padded_attention)
     if torch.is_grad_enabled() and k_TAd.requires_grad:
-        context: Tensor = checkpoint(_attend_chunks, *arguments, use_reentrant=False)
-        return context
+        return recompute_in_backward(k_TAd.device, _attend_chunks, *arguments)
     return _attend_chunks(*arguments)
 
 
