@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import ParamSpec
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-P = ParamSpec("P")
 
-
-def recompute_in_backward(
-    device: torch.device, function: Callable[P, Tensor], *arguments: P.args, **keywords: P.kwargs
-) -> Tensor:
+def recompute_in_backward(device: torch.device, function: Callable[..., Tensor], *arguments: object) -> Tensor:
     """Return the result of a function on `device`; only its arguments are saved for the backward pass."""
     # torch restores the generators of the CPU and of CUDA, but not that of Apple's GPU: `torch.mps` lacks the attribute
     # `_initialized`, by which torch recognizes a device in use. The backward pass would sample other dropout masks.
     contexts = _mps_contexts if device.type == "mps" else noop_context_fn
-    result: Tensor = checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts, **keywords)
+    result: Tensor = checkpoint(function, *arguments, use_reentrant=False, context_fn=contexts)
     return result
 
 
