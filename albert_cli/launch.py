@@ -10,10 +10,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from albert_cli import console, machine, ranks
 from albert_cli.errors import Interrupted
 from albert_cli.ranks import LAUNCH_FOLDER_VARIABLE
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 
 def launch(nproc: int, arguments: Sequence[str]) -> int:
@@ -51,7 +55,7 @@ def launch(nproc: int, arguments: Sequence[str]) -> int:
         try:
             elastic_launch(config, sys.executable)("-m", "albert_cli", *arguments)
         except ChildFailedError as error:
-            return _combine_exit_codes({rank: failure.exitcode for rank, failure in sorted(error.failures.items())})
+            return _combine_exit_codes(error.failures)
         except SignalException as signaled:
             return _exit_code_after_signal(ranks.recorded_exit_codes(Path(folder)), signaled.sigval)
     return 0
@@ -69,27 +73,31 @@ def _exit_code_after_signal(codes: Mapping[int, int], number: int) -> int:
     return codes.get(0, 128 + number)
 
 
-def _combine_exit_codes(codes: Mapping[int, int]) -> int:
-    """Combine the exit codes of the failed ranks, in the order of the ranks, into one.
+def _combine_exit_codes(failures: Mapping[int, ProcessFailure]) -> int:
+    """Combine the exit codes of the failed ranks into one.
 
     A code that shows the cause of the failure goes before a code that is only its consequence:
 
     1. a code above 1: the rank failed by itself;
-    2. 128 plus the number of the signal that killed a rank, except SIGTERM; a warning is printed;
+    2. 128 plus the number of the signal that killed the first rank that failed, except SIGTERM; a warning is printed;
     3. 1: the rank lost the connection to another rank;
     4. 128 plus SIGTERM: the launcher stopped the rank after the failure of another.
     """
-    errors = [code for code in codes.values() if code > 1]
+    in_order = sorted(failures.items())
+    errors = [failure.exitcode for _, failure in in_order if failure.exitcode > 1]
     if errors:
         return errors[0]
-    killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
-    if killed:
-        rank, number = next(iter(killed.items()))
-        reason = ", probably because memory ran out" if number == signal.SIGKILL else ""
-        console.warn(
-            f"rank {rank} was killed by {number.name}{reason}; the same command continues from the last checkpoint"
-        )
-        return 128 + number
-    if 1 in codes.values():
+    # The launcher kills ranks that wait for a failed rank, so a later signal is no cause.
+    first = min(failure.timestamp for failure in failures.values())
+    for rank, failure in in_order:
+        number = -failure.exitcode
+        if number > 0 and number != signal.SIGTERM and failure.timestamp == first:
+            name = signal.Signals(number).name
+            reason = ", probably because memory ran out" if number == signal.SIGKILL else ""
+            console.warn(
+                f"rank {rank} was killed by {name}{reason}; the same command continues from the last checkpoint"
+            )
+            return 128 + number
+    if any(failure.exitcode == 1 for failure in failures.values()):
         return 1
     return 128 + signal.SIGTERM

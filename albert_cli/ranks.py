@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.errors import AlbertError, ConfigError, DivergedError, Interrupted
 
 if TYPE_CHECKING:
     import torch
@@ -125,8 +125,8 @@ def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | N
 def process_group(device_type: str) -> Iterator[RankGroup]:
     """Join the process group that `torchrun`'s environment describes, and leave it after the block.
 
-    The backend is NCCL on GPUs and gloo elsewhere. Raises `AlbertError` if the connection to another rank is lost, and
-    `ConfigError` if `ALBERT_PEER_TIMEOUT` is not a positive, finite number.
+    The backend is NCCL on GPUs and gloo elsewhere. Raises `AlbertError` if NCCL cannot connect the ranks or the
+    connection to another rank is lost, and `ConfigError` if `ALBERT_PEER_TIMEOUT` is not a positive, finite number.
     """
     if world_size() == 1:
         yield RankGroup()
@@ -145,6 +145,9 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         torch.cuda.set_device(device)
     if _is_launched():
         _exit_after(_wait_for_launcher_exit)
+    # gloo's connections can be closed at any time. NCCL destroys a group only when all ranks do so: a rank that fails
+    # alone would wait for the others before its error is printed, and the others wait for its next collective.
+    may_destroy = backend == "gloo"
     try:
         store, _, _ = next(rendezvous("env://", timeout=_TIMEOUT))
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -159,19 +162,34 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         )
         with _heartbeat(store.clone(), peer_timeout):
             yield RankGroup(rank(), world_size())
+        may_destroy = True
+    except (Interrupted, DivergedError):  # all ranks raise these at the same step
+        may_destroy = True
+        raise
     except RuntimeError as error:
         # Errors of gloo are plain RuntimeErrors. Only the path of gloo's source code in their text identifies them.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        missing_ranks = _find_missing_ranks()
-        _wait_for_failing_rank()
-        raise AlbertError(
-            f"rank {rank()}: lost the connection to another rank{missing_ranks}",
-            "see its own message, or it was killed; the same command continues from the last checkpoint",
-        ) from error
+        raise _connection_error(str(error), has_joined=dist.is_initialized()) from error
     finally:
-        if dist.is_initialized():
+        if may_destroy and dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _connection_error(text: str, *, has_joined: bool) -> AlbertError:
+    """Return the error for the user if torch reports `text`, before or after this rank has joined the process group."""
+    _, _, nccl_cause = text.partition("Last error:")  # errors of the store, such as a lost rank 0, have no such part
+    if nccl_cause and not has_joined:
+        return AlbertError(
+            f"rank {rank()}: NCCL cannot connect the ranks: {' '.join(nccl_cause.split())}",
+            "set NCCL_DEBUG=INFO; check the size of /dev/shm (docker run --shm-size) and NCCL_SOCKET_IFNAME",
+        )
+    missing_ranks = _find_missing_ranks()
+    _wait_for_failing_rank()
+    return AlbertError(
+        f"rank {rank()}: lost the connection to another rank{missing_ranks}",
+        "see its own message, or it was killed; the same command continues from the last checkpoint",
+    )
 
 
 def _read_peer_timeout() -> float:

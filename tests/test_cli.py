@@ -98,6 +98,7 @@ def test_onednn_failure_is_reported_as_out_of_memory(capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().err
     assert printed.startswith("error: out of memory: could not create a primitive\n")
     assert "bug" not in printed
+    assert "batch.micro_tokens" in printed, "with it, train.micro_batch_size has no effect on a GPU"
 
 
 def test_package_runs_as_a_module() -> None:

@@ -13,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from albert_cli import machine
-from albert_cli.launch import launch
+from albert_cli.launch import _combine_exit_codes, launch
 from albert_cli.ranks import LAUNCH_FOLDER_VARIABLE
 from tests.helpers.processes import PATIENCE, Run, albert, start
 from tests.helpers.runs import assert_interrupted
@@ -48,6 +49,31 @@ def test_launch_divides_the_cores_and_leaves_no_files(tmp_path: Path, monkeypatc
     assert launch(3, ["doctor"]) == 0
     assert threads == ["2"]
     assert not list(tmp_path.iterdir())
+
+
+def failure(code: int, second: int) -> ProcessFailure:
+    """Return the failure of a rank that ended with this exit code at this second."""
+    failed = ProcessFailure(local_rank=0, pid=1, exitcode=code, error_file="")
+    failed.timestamp = second
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"),
+    [
+        ({3: failure(1, 10), 0: failure(-9, 250), 1: failure(-9, 250)}, 1),  # the launcher killed ranks 0 and 1
+        ({3: failure(1, 10), 0: failure(-6, 40)}, 1),  # NCCL aborted rank 0, whose peer had failed
+        ({1: failure(-9, 10), 0: failure(1, 17)}, 137),
+        ({0: failure(1, 11), 1: failure(-9, 10)}, 137),
+        ({1: failure(-9, 10), 0: failure(3, 17)}, 3),
+        ({0: failure(-15, 10), 1: failure(-9, 250)}, 143),
+    ],
+)
+def test_combine_exit_codes_shows_the_first_failure(
+    failures: dict[int, ProcessFailure], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _combine_exit_codes(failures) == code
+    assert ("was killed by SIGKILL" in capsys.readouterr().err) == (code == 137)
 
 
 def journal_inode(run: Path) -> int:

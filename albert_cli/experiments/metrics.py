@@ -20,7 +20,9 @@ METRICS: Final = {
     "layers": "layers",
     "hidden": "hidden size",
     "steps": "steps",
-    "seconds": "pretraining time",
+    "total_seconds": "pretraining time",
+    # The steps at the speed after the first line of the journal: claims compare it, because it has no compilation.
+    "seconds": "pretraining time without compilation",
     "speedup": "speedup",
     "mlm_accuracy": "MLM accuracy",
     # `mlm_accuracy` is computed with the same masks for all variants, `own_mlm_accuracy` with masks as in the variant's
@@ -63,7 +65,7 @@ EXACT: Final = frozenset(
     {"parameters", "block_parameters", "paper_count", "activation_bytes", "steps", "layers", "hidden"}
 )
 # A claim about these metrics alone also holds for models that have learned nothing.
-INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup"}
+INDEPENDENT_OF_LEARNING: Final = EXACT | {"seconds", "speedup", "total_seconds"}
 # The metrics that each column of the paper's tables shows. Scores are percentages in the paper and fractions here.
 COLUMN_METRICS: Final = {
     "SQuAD1.1": ("task_squad1_f1", "task_squad1_em"),

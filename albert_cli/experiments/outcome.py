@@ -229,7 +229,8 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
     trained = read_result(plan, run.pretrain, StageRecord[PretrainOutput])
     if trained is not None:
         metrics["steps"] = exact_value(trained.steps)
-        metrics["seconds"] = jackknife_time(trained.seconds, plan.directory(run.pretrain))
+        metrics["total_seconds"] = exact_value(trained.seconds)
+        metrics["seconds"] = jackknife_time(trained.seconds, trained.steps, plan.directory(run.pretrain))
     probe = read_result(plan, run.probe, StageRecord[ProbeResult])
     return metrics | (_measure_probe(probe) if probe else {})
 

@@ -263,7 +263,7 @@ def _format_metric(metric: str, value: float) -> str:
         return format_bytes(round(value))
     if metric in EXACT:
         return f"{value:,.0f}"
-    if metric == "seconds":
+    if metric in ("seconds", "total_seconds"):
         return console.format_duration(value)
     if is_score(metric):
         return f"{100 * value:.1f}"

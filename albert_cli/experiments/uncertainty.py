@@ -73,11 +73,13 @@ def jackknife_examples(score: Callable[[NDArray[np.intp]], float], count: int) -
     return np.array([score(indices), *map(score, remaining)])
 
 
-def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
-    """Return the estimate of the seconds of a training run, whose error is due to the varying speed of the run.
+def jackknife_time(total_seconds: float, steps: int, run: Path) -> JackknifeEstimate:
+    """Return the estimate of the seconds of a run's steps without compilation, whose error is due to varying speed.
 
-    The examples of the jackknife are the intervals between lines of the journal in the directory `run`. The error is
-    unknown with fewer than two intervals.
+    The estimate is `steps`, multiplied by the seconds per step after the first line of the journal in the directory
+    `run`: the steps before that line include the compilation, which takes minutes. `steps` includes those of the parent
+    of a run that continues it. The examples of the jackknife are the intervals between lines. With fewer than two
+    intervals, the value is `total_seconds` and its error is unknown.
     """
     training, _ = read_curves(run)
     logged_steps = {step for step, _ in training.get("loss", [])}
@@ -86,13 +88,12 @@ def jackknife_time(seconds: float, run: Path) -> JackknifeEstimate:
     intervals = np.diff(np.array(points).reshape(-1, 2), axis=0)  # steps and seconds
     intervals = intervals[intervals[:, 0] > 0]
     if len(intervals) < 2:
-        return value_of_unknown_error(seconds)
+        return value_of_unknown_error(total_seconds)
 
     def seconds_per_step(indices: NDArray[np.intp]) -> float:
         return float(intervals[indices, 1].sum() / intervals[indices, 0].sum())
 
-    pace = jackknife_examples(seconds_per_step, len(intervals))
-    return np.asarray(seconds * pace / pace[0])
+    return steps * jackknife_examples(seconds_per_step, len(intervals))
 
 
 def jackknife_task(metrics: Sequence[str], result: TaskScore, directory: Path) -> dict[str, JackknifeEstimate]:

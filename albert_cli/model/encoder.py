@@ -18,12 +18,12 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from albert_cli.matmul import MatmulBackend, linear, pack_weight
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
+from albert_cli.model.recomputation import recompute_in_backward
 from albert_cli.model.sparse_attention import add_sparse_layout
 
 MIN_PACKED_ROWS: Final = 256  # tokens of a batch; with fewer, packing a weight takes as long as it saves
@@ -199,7 +199,8 @@ class Encoder(nn.Module):
             # For every new shape of a matmul, oneDNN generates code, which takes longer than a small matmul. Filler
             # tokens limit the number of shapes.
             tokens = tokens.rounded()
-        tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout)
+        is_compiled = self.block is not block
+        tokens = add_sparse_layout(tokens, self.config, settings.attention_dropout, is_compiled=is_compiled)
         x_TH: Tensor = self.embeddings(tokens)
         if self.projection is not None:
             x_TH = linear(x_TH, self.projection.weight, self.projection.bias, self.matmul)
@@ -228,7 +229,7 @@ class Encoder(nn.Module):
                 attention_weights = unpacked_attention[attention_index]
             arguments = (attention_weights(), feed_forward[ffn_index](), tokens.layout, rows, settings)
             if recompute:
-                x_TH = checkpoint(self.block, x_TH, *arguments, use_reentrant=False)
+                x_TH = recompute_in_backward(device, self.block, x_TH, *arguments)
             else:
                 x_TH = self.block(x_TH, *arguments)
             yield x_TH[:outputs]

@@ -6,7 +6,8 @@ Zaheer et al., 2020, arXiv 2007.14062, without its random blocks). Global tokens
 their whole sequence attends to them, with the same weights as for other tokens (Longformer has separate ones).
 
 `add_sparse_layout` computes on the host which tokens attend to which. Each attention layer of the encoder then calls
-`attend_flex`, which needs CUDA, or `attend_sparsely`, which works on every device: it cuts the sequences into chunks.
+`attend_flex`, in compiled blocks on CUDA, or `attend_sparsely`, which works on every device: it cuts the sequences into
+chunks.
 
 Shapes: T packed tokens (sequences concatenated without padding), R rows (query tokens), N sequences, S tokens of the
 longest sequence, A attention heads of width d, X = A d; C chunks of c tokens, each within one sequence; G global tokens
@@ -25,7 +26,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from albert_cli.data.arrays import Flags
 from albert_cli.model.config import ModelConfig
@@ -40,6 +40,7 @@ from albert_cli.model.packing import (
     make_layout,
     round_up,
 )
+from albert_cli.model.recomputation import recompute_in_backward
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -53,11 +54,11 @@ PaddedAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 Positions = TypeVar("Positions", int, NDArray[np.int64], Tensor)
 
 
-def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float) -> PackedTokens:
+def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float, *, is_compiled: bool) -> PackedTokens:
     """Return the batch with two sparse attention layouts; unchanged if every token attends to its whole sequence.
 
     The queries of one layout are all tokens; those of the other layout are the rows that the output heads read.
-    `dropout` is the rate of the attention's dropout.
+    `dropout` is the rate of the attention's dropout, and `is_compiled` is True if the encoder's block is compiled.
     """
     host = tokens.host
     if config.covers_sequence(int(np.diff(host.offsets).max())):
@@ -65,7 +66,8 @@ def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float)
     device = tokens.ids.device
     all_tokens = np.arange(host.offsets[-1])
     layouts: Sequence[SparseAttentionLayout | BlockMask]
-    if has_flex(device, dropout, config.head_size):
+    # `flex_attention` is a function for the compiler, which takes minutes and needs a C compiler.
+    if is_compiled and has_flex(device, dropout, config.head_size):
         layouts = make_flex_masks(host, (all_tokens, host.rows), config, device)
     else:
         layouts = build_local_layouts(host, (all_tokens, host.rows), config, device)
@@ -257,8 +259,7 @@ def attend_sparsely(
     """
     arguments = (sparse, key_layout, q_RAd, k_TAd, v_TAd, padded_attention)
     if torch.is_grad_enabled() and k_TAd.requires_grad:
-        context: Tensor = checkpoint(_attend_chunks, *arguments, use_reentrant=False)
-        return context
+        return recompute_in_backward(k_TAd.device, _attend_chunks, *arguments)
     return _attend_chunks(*arguments)
 
 
@@ -343,13 +344,10 @@ def _compiled(function: Any) -> Any:
 
 
 def attend_flex(mask: BlockMask, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) -> Tensor:
-    """Return the same contexts as `attend_sparsely`, [R, A * d], with one kernel."""
+    """Return the same contexts as `attend_sparsely`, [R, A * d], with one kernel if it is compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    kernel: Any = flex_attention
-    # If an encoder block is compiled, the compiler compiles `flex_attention` as a part of it.
-    if q_RAd.device.type != "cpu" and not torch.compiler.is_compiling():
-        kernel = _compiled(flex_attention)
+    attend: Any = flex_attention
     q_1ARd, k_1ATd, v_1ATd = (x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd))
-    context_1ARd: Tensor = kernel(q_1ARd, k_1ATd, v_1ATd, block_mask=mask)
+    context_1ARd: Tensor = attend(q_1ARd, k_1ATd, v_1ATd, block_mask=mask)
     return context_1ARd[0].transpose(0, 1).flatten(1)

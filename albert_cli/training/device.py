@@ -99,7 +99,7 @@ def resolve_auto(
     precision = settings.precision
     if precision == "auto":
         precision = _choose_precision(config, device)
-    compile_ = _choose_compile(settings.compile, device)
+    compile_ = _choose_compile(settings, device)
     matmul = settings.matmul
     if matmul == "auto":
         matmul = "torch"
@@ -118,12 +118,15 @@ def resolve_auto(
     return dataclasses.replace(settings, precision=precision, compile=compile_, matmul=matmul, threads=threads)
 
 
-def _choose_compile(setting: Literal["auto", "on", "off"], device: torch.device) -> Literal["on", "off"]:
+def _choose_compile(settings: TrainSettings, device: torch.device) -> Literal["on", "off"]:
     """Return "on" if compilation is required, or if it is "auto" and works on CUDA.
 
-    Raises `ConfigError` if compilation is required and fails; prints a warning if it is "auto" and fails on CUDA.
+    "auto" is "off" with deterministic kernels, because the compiler orders the sums over tokens by the size of the
+    first batch, which differs between ranks and after a resume. Raises `ConfigError` if compilation is required and
+    fails; prints a warning if it is "auto" and fails on CUDA.
     """
-    if setting == "off" or (setting == "auto" and device.type != "cuda"):
+    setting = settings.compile
+    if setting == "off" or (setting == "auto" and (device.type != "cuda" or settings.deterministic)):
         return "off"
     error = _find_compile_error(device)
     if error is None:

@@ -123,7 +123,10 @@ def with_parent_path(saved: PretrainRecipe, recipe: PretrainRecipe) -> PretrainR
 def with_auto_values(
     recipe: PretrainRecipe, environment: RunEnvironment, saved: PretrainRecipe | None
 ) -> PretrainRecipe:
-    """Replace each "auto" by the value in the saved recipe or, at the first start, by the one that rank 0 measures."""
+    """Replace each "auto" by the value in the saved recipe or, at the first start, by the one that rank 0 measures.
+
+    The "auto" of `batch.micro_tokens` becomes the number of tokens that fits into the free memory of every rank.
+    """
     device = environment.device
     train = recipe.train
     sequences = recipe.sequences_per_micro_batch
@@ -136,7 +139,9 @@ def with_auto_values(
     recipe = replace(recipe, train=train)
     if recipe.batch.micro_tokens == "auto":
         if saved is None:
-            tokens = resolve_micro_tokens(recipe, device, environment.group.world_size)
+            group = environment.group
+            # Other programs may use the memory of some GPUs, so the GPU with the least free memory decides.
+            tokens = min(group.all_gather(resolve_micro_tokens(recipe, device, group.world_size)))
         else:
             tokens = saved.batch.max_micro_tokens  # the saved `micro_tokens`, which the first start has resolved
         recipe = replace(recipe, batch=replace(recipe.batch, micro_tokens=tokens))

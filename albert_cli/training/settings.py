@@ -127,12 +127,13 @@ class TrainSettings:
     `save_every`: steps or a time such as "10m" between checkpoints; 0 saves after the last step only.
     `keep`: number of checkpoints to keep.
     `precision`: of matmuls; weights are always in fp32.
-    `compile`: fuse the operations of a block ("auto": on CUDA).
+    `compile`: fuse the operations of a block ("auto": on CUDA, unless `deterministic`).
     `matmul`: the library of a CPU's fp32 matmuls (`matmul.py`); `threads`: torch's threads on a CPU.
     `checkpoint_activations`: save only the input of each block, and compute the block again in the backward pass. Steps
     take a third longer, and the numbers are the same.
     `deterministic`: use only GPU kernels whose bits are reproducible, so that a resumed run ends in the same bytes as
-    an uninterrupted one. The kernels of a CPU always have reproducible bits.
+    an uninterrupted one. The kernels of a CPU always have reproducible bits. With `compile = "on"` this is not certain,
+    because the compiler orders sums by the size of the first batch that it compiles.
     `communication`: precision of the gradients that processes send to each other; bf16 halves the bytes, and rounds.
     `track`: services that show the curves in addition to TensorBoard (`training/trackers.py`).
 

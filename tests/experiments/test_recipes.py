@@ -316,7 +316,7 @@ NOTHING = {
     "degrees_variation": (0.0, 9.0),
 }  # fmt: skip
 # Metrics that do not depend on learning: counts and times.
-OF_ANY = {"parameters", "block_parameters", "paper_count", "layers", "steps", "seconds", "speedup"}
+OF_ANY = {"parameters", "block_parameters", "paper_count", "layers", "steps", "seconds", "speedup", "total_seconds"}
 
 
 @pytest.mark.parametrize("name", recipe.experiment_names())

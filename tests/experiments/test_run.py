@@ -320,7 +320,7 @@ def test_classify_convergence_of_repeated_layers(l2: list[float], back: list[flo
 def scores(result: dict[str, Any]) -> dict[str, Any]:
     """Return the values without the times."""
     return {
-        name: {metric: by_seed for metric, by_seed in metrics.items() if metric != "seconds"}
+        name: {metric: by_seed for metric, by_seed in metrics.items() if not metric.endswith("seconds")}
         for name, metrics in result["values"].items()
     }
 

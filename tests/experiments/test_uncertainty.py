@@ -17,6 +17,7 @@ from albert_cli.experiments.uncertainty import (
     jackknife_examples,
     jackknife_mean,
     jackknife_task,
+    jackknife_time,
     value_of_unknown_error,
 )
 from tests.helpers.results import evaluation_result
@@ -49,6 +50,15 @@ def test_jackknife_mean_leaves_out_one_group() -> None:
     estimate = jackknife_mean(sums, counts)
     assert estimate[0] == sums.sum() / counts.sum()
     assert estimate[3] == (sums.sum() - 2) / (counts.sum() - 2)
+
+
+def test_jackknife_time_leaves_out_compilation(tmp_path: Path) -> None:
+    """The first line of the journal comes after the compilation."""
+    rows = [{"step": 100 * n, "loss": 1.0, "seconds": 60.0 + 5.0 * (n - 1)} for n in range(1, 5)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    estimate = jackknife_time(75.0, 400, tmp_path)
+    assert estimate[0] == pytest.approx(20.0)
+    assert jackknife_error(estimate) == pytest.approx(0.0)
 
 
 def test_unknown_error_is_infinite() -> None:

@@ -79,10 +79,11 @@ def test_cuda_losses_and_gradients_equal_the_cpu(
 @pytest.mark.parametrize("attention", ["window", "block"])
 @pytest.mark.parametrize("compiled", ["off", "on"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 1e-2)])
-@pytest.mark.parametrize("heads", [4, 32], ids=["flex", "chunks"])  # 32 heads have a size of 8, too small for flex
+@pytest.mark.parametrize("heads", [4, 32], ids=["heads of 64", "heads of 8"])  # a head of 8 is too small for flex
 def test_cuda_sparse_attention_equals_the_cpu(
     attention: str, compiled: str, precision: str, tolerance: float, heads: int
 ) -> None:
+    """Compiled code uses `flex_attention` for heads of 64; the other cases compute in chunks."""
     changes: dict[str, Any] = {"attention": attention, "attention_window": 16, "attention_block": 16}
     config = replace(SHAPE, num_attention_heads=heads, attention_global="sep", **changes)
     assert sparse_attention.has_flex(CUDA, 0.0, config.head_size) == (heads == 4)

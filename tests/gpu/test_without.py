@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +24,8 @@ from albert_cli import machine, ranks
 from albert_cli.bench import memory
 from albert_cli.cli.app import translate_error
 from albert_cli.counting import costs
-from albert_cli.errors import ConfigError
-from albert_cli.model import packing
+from albert_cli.errors import AlbertError, ConfigError, DivergedError, Interrupted
+from albert_cli.model import encoder, packing, sparse_attention
 from albert_cli.model.block import gelu_new, has_varlen
 from albert_cli.model.heads import MultipleChoice, PretrainingModel, QuestionAnswering, SequenceClassifier
 from albert_cli.model.packing import SparseAttentionLayout, copy_as_one_buffer, pack
@@ -147,28 +147,49 @@ def test_compiled_block_has_two_graphs_and_static_weights(monkeypatch: pytest.Mo
     [
         (None, True, None),
         (None, False, True),
-        (SparseAttentionLayout, True, True),
+        (SparseAttentionLayout, True, "not compiled"),
         (BlockMask, False, None),
         (BlockMask, True, None),
     ],
 )
 def test_compiled_attention_has_static_widths(
-    sparse: type | None, varlen: bool, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
+    sparse: type | None, varlen: bool, dynamic: bool | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a dynamic width, `flex_attention` would scale by a symbol, and its kernel would not compile."""
-    used: list[bool | None] = []
+    used: list[bool | str | None] = []
 
     def fake_compile(function: Any, dynamic: bool | None = None, options: Any = None) -> Any:
         assert options == {"fallback_random": True}, "dropout samples the numbers of uncompiled code"
         return lambda *arguments: used.append(dynamic)
 
     monkeypatch.setattr(torch, "compile", fake_compile)
-    encoder: Any = PretrainingModel(TINY).encoder
-    encoder.compile()
+    monkeypatch.setattr(encoder, "block", lambda *arguments: used.append("not compiled"))
+    model: Any = PretrainingModel(TINY).encoder
+    model.compile()
     layout = SimpleNamespace(sparse=sparse and object.__new__(sparse), offsets=torch.arange(2))
     x_TH: Any = torch.ones(3, TINY.hidden_size)
-    encoder.block(x_TH, None, None, layout, None, replace(encoder.block_settings(), varlen=varlen))
+    model.block(x_TH, None, None, layout, None, replace(model.block_settings(), varlen=varlen))
     assert used == [dynamic]
+
+
+@pytest.mark.parametrize(("compiled", "form"), [(False, SparseAttentionLayout), (True, BlockMask)])
+def test_flex_attention_is_used_only_if_compiled(compiled: bool, form: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes minutes and needs a C compiler, so code that is not compiled computes in chunks."""
+    used: list[type] = []
+
+    def record_layout(x_TH: Tensor, *arguments: Any) -> Tensor:
+        used.append(type(arguments[2].sparse))
+        return x_TH
+
+    monkeypatch.setattr(sparse_attention, "has_flex", lambda *arguments: True)  # as on CUDA
+    monkeypatch.setattr(torch, "compile", lambda function, **options: record_layout)
+    monkeypatch.setattr(encoder, "block", record_layout)
+    config = replace(TINY, attention="window", attention_window=2)
+    model = PretrainingModel(config).encoder
+    if compiled:
+        model.compile()
+    model(pack(random_batch((9, 12), config), CPU), all_rows=True)
+    assert used == [form] * config.num_hidden_layers
 
 
 def test_compiled_losses_have_one_graph_for_all_batch_sizes(make_job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,6 +396,16 @@ def test_resolve_auto_gpu_with_emulated_bf16_takes_fp32(monkeypatch: pytest.Monk
     assert device.resolve_auto(settings, TINY, CUDA, sequences=1, length=8).precision == "fp32"
 
 
+def test_resolve_auto_deterministic_run_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_find_compile_error", lambda device: None)
+    settings = TrainSettings(precision="fp32")
+    for deterministic, expected in ((False, "on"), (True, "off")):
+        settings = replace(settings, deterministic=deterministic)
+        assert device.resolve_auto(settings, TINY, CUDA, sequences=1, length=8).compile == expected
+    required = replace(settings, compile="on")
+    assert device.resolve_auto(required, TINY, CUDA, sequences=1, length=8).compile == "on"
+
+
 @pytest.mark.parametrize(
     ("capability", "dropout", "expected"), [((9, 0), 0.0, "FA3"), ((9, 0), 0.1, None), ((8, 0), 0.0, None)]
 )
@@ -434,8 +465,8 @@ def test_choose_device_ranks_do_not_use_the_gpu_of_apple(monkeypatch: pytest.Mon
         device.choose_device("mps")
 
 
-def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the arguments are tested: `tests/test_ranks.py` joins real groups on CPUs, `test_cuda.py` one with NCCL."""
+def simulate_process_group(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Let rank 1 of two join a simulated group; return the arguments with which it is initialized."""
     options: dict[str, Any] = {}
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda kind, **keywords: options.update(keywords, kind=kind)
@@ -447,10 +478,62 @@ def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
+    return options
+
+
+def test_process_group_on_gpus_uses_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the arguments are tested: `tests/test_ranks.py` joins real groups on CPUs, `test_cuda.py` one with NCCL."""
+    options = simulate_process_group(monkeypatch)
     with ranks.process_group("cuda") as group:
         assert group == RankGroup(1, 2)
     assert options["kind"] == "nccl"
     assert options["device_id"] == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "error", "is_destroyed"),
+    [
+        ("cuda", None, True),
+        ("cuda", Interrupted("stopped"), True),
+        ("cuda", DivergedError("not finite"), True),
+        ("cuda", ConfigError("one rank failed"), False),
+        ("cuda", KeyboardInterrupt(), False),
+        ("cpu", ConfigError("one rank failed"), True),
+    ],
+)
+def test_process_group_rank_that_fails_alone_does_not_wait(
+    device_type: str, error: BaseException | None, is_destroyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL destroys a group only when all ranks do so; gloo's group closes the connections at once."""
+    simulate_process_group(monkeypatch)
+    destroyed: list[bool] = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: destroyed.append(True))
+    with nullcontext() if error is None else pytest.raises(type(error)), ranks.process_group(device_type):
+        if error is not None:
+            raise error
+    assert destroyed == [True] * is_destroyed
+
+
+def test_process_group_nccl_setup_error_shows_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate_process_group(monkeypatch)
+
+    def fail(*arguments: Any, **keywords: Any) -> None:
+        raise torch.distributed.DistBackendError(
+            "NCCL error in: NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.5\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+            "Last error:\nError while creating shared memory segment /dev/shm/nccl-7 (size 9637888)\n"
+        )
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", fail)
+    with pytest.raises(AlbertError) as raised, ranks.process_group("cuda"):
+        pass
+    assert raised.value.message == (
+        "rank 1: NCCL cannot connect the ranks: "
+        "Error while creating shared memory segment /dev/shm/nccl-7 (size 9637888)"
+    )
+    for remedy in ("NCCL_DEBUG=INFO", "/dev/shm", "NCCL_SOCKET_IFNAME"):
+        assert remedy in str(raised.value.hint)
 
 
 def test_resolve_micro_tokens_grow_with_free_memory(monkeypatch: pytest.MonkeyPatch, make_job: MakeJob) -> None:

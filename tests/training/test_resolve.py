@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 import torch
 
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup
+from albert_cli.training import resolve
 from albert_cli.training.first_weights import ParentRun
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.resolve import RunEnvironment, list_changes, resolve_recipe
 from albert_cli.training.settings import ScheduleSettings, TrainSettings
 from albert_cli.training.warm_start import WarmStart
 
+T = TypeVar("T")
 ENVIRONMENT = RunEnvironment(torch.device("cpu"), RankGroup(), data_fingerprint="da7a")
 SCHEDULE = ScheduleSettings(total_steps=100, warmup_steps=10)
 TRAIN = TrainSettings(precision="fp32", compile="off", threads=1)
@@ -29,6 +32,24 @@ def test_resolve_recipe_fills_in_auto_values() -> None:
     assert resolved.train.compile == "off"
     assert isinstance(resolved.train.threads, int)
     assert resolved.batch.micro_tokens == 0, "a CPU has no limit of tokens"
+
+
+@dataclass(frozen=True)
+class GroupOfTwo(RankGroup):
+    """Two ranks, of which the other one has less free memory."""
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value, 32_768]
+
+    def broadcast(self, value: T) -> T:
+        return value
+
+
+def test_resolve_recipe_micro_tokens_fit_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "resolve_micro_tokens", lambda *arguments: 131_072)
+    environment = replace(ENVIRONMENT, group=GroupOfTwo(0, 2))
+    recipe = replace(RECIPE, batch=BatchSettings(micro_tokens="auto"))
+    assert resolve_recipe(recipe, environment, None).batch.micro_tokens == 32_768
 
 
 def test_resolve_recipe_resumed_run_keeps_saved_auto_values() -> None:
