@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.formatting import count_of
 from albert_cli.model import hub, tensorflow_checkpoint, weight_files
+from albert_cli.model.heads import BareEncoder
 from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
@@ -38,12 +40,13 @@ def convert(checkpoint: str, out: Path) -> Conversion:
     """Write the checkpoint's weights, configuration and tokenizer to the new directory `out`.
 
     Reads safetensors and `pytorch_model.bin`, each also in shards, and Google's TensorFlow checkpoints. Raises
-    `CheckpointError` if a file is missing or damaged, `BusyError` if `out` exists, `ConfigError` if TensorFlow is not
-    installed.
+    `CheckpointError` if a file is missing or damaged, or if a weight of the encoder is missing, `BusyError` if `out`
+    exists, `ConfigError` if TensorFlow is not installed.
     """
     if out.exists():
         raise BusyError(f"{out}: exists already", "choose another --out")
     source, vocabulary = _read(checkpoint)
+    _require_encoder(source)
     if vocabulary.size > source.config.vocab_size:
         raise CheckpointError(
             f"{checkpoint}: the vocabulary has {vocabulary.size} tokens, the model {source.config.vocab_size}",
@@ -116,10 +119,7 @@ def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
 
 
 def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
-    """Read a TensorFlow checkpoint of Google's releases, with its vocabulary (`30k-clean.model` or `vocab.txt`).
-
-    Raises `CheckpointError` if a weight of the encoder is missing.
-    """
+    """Read a TensorFlow checkpoint of Google's releases, with its vocabulary (`30k-clean.model` or `vocab.txt`)."""
     config, config_json = tensorflow_checkpoint.read_config(directory)
     tensors = tensorflow_checkpoint.read_tensors(directory, config)
     # `read_tensors` renames the model's weights. All other variables still have TensorFlow's names, with slashes.
@@ -134,20 +134,16 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
         vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
     else:
         vocabulary = Vocabulary.load(directory)
-    missing = [name for name in _required_names(source) if name not in weights]
-    if missing:
-        raise CheckpointError(f"{directory}: has no {missing[0]}", "use all files of one checkpoint")
     return source, vocabulary
 
 
-def _required_names(source: hub.Checkpoint) -> list[str]:
-    """Return the names of the weights that every encoder of this shape has."""
-    names = ["encoder.embeddings.word.weight", "encoder.embeddings.norm.weight"]
-    for block in range(source.config.num_attention_sublayers):
-        names += [f"encoder.attention.{block}.{part}.weight" for part in ("query", "key", "value", "output", "norm")]
-    for block in range(source.config.num_feed_forward_sublayers):
-        names += [f"encoder.feed_forward.{block}.{part}.weight" for part in ("up", "down", "norm")]
-    return names
+def _require_encoder(source: hub.Checkpoint) -> None:
+    """Raise `CheckpointError` if a weight of the encoder is missing, which other programs would initialize randomly."""
+    with torch.device("meta"):  # only the names count
+        encoder = BareEncoder(source.config, pooler=False)
+    missing = [name for name in encoder.state_dict() if name not in source.tensors]
+    if missing:
+        raise CheckpointError(f"{source.directory}: has no {missing[0]}", weight_files.MISMATCH_HINT)
 
 
 def infer_architecture(tensors: Mapping[str, Tensor]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,24 @@ def test_convert_keeps_the_rows_of_added_tokens(bert: Path, tmp_path: Path) -> N
     model.save_pretrained(tmp_path / "added")
     assert convert(str(tmp_path / "added"), tmp_path / "out").vocabulary == ROWS + 1
     assert Vocabulary.load(tmp_path / "out").encode("covidxyz") == [ROWS]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement"),
+    [
+        (r"(.*)", r"model.\1"),  # the names of a model inside another one
+        (r"bert\.encoder\.layer\.2\.output\.dense\.bias", "unknown"),
+    ],
+)
+def test_convert_without_an_encoder_weight_raises(pattern: str, replacement: str, bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert, tmp_path / "renamed")
+    weights = torch.load(bert / "pytorch_model.bin")
+    renamed = {re.sub(f"^{pattern}$", replacement, name): tensor for name, tensor in weights.items()}
+    torch.save(renamed, tmp_path / "renamed" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"has no encoder\.") as raised:
+        convert(str(tmp_path / "renamed"), tmp_path / "out")
+    assert "belong together" in str(raised.value.hint)
+    assert not (tmp_path / "out").exists()
 
 
 def test_convert_names_a_missing_tokenizer(bert: Path, tmp_path: Path) -> None:
