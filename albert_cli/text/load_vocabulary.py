@@ -34,6 +34,7 @@ from albert_cli.text.vocabulary import (
     WORDPIECE_FILE,
     Vocabulary,
 )
+from albert_cli.text.wordpiece import read_added_tokens
 
 
 def load_vocabulary(directory: Path) -> Vocabulary:
@@ -51,7 +52,15 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         config = _read_tokenizer_config(directory)
         has_tokenizer_json = store.exists_or_is_listed(directory / TOKENIZER_FILE)
         if config.albert_cleaning is not None or not has_tokenizer_json:
-            return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
+            model = SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
+            added_names = [
+                token.content for index, token in read_added_tokens(directory).items() if index >= model.size
+            ]
+            if not added_names:
+                return model
+            if not has_tokenizer_json:
+                message = f"{directory / MODEL_FILE}: lacks the added token {added_names[0]!r}"
+                raise CheckpointError(message, _saving_hint(directory, [MODEL_FILE]))
     vocabulary = read_tokenizer_files(directory)
     converted = _convert_to_sentencepiece(vocabulary, directory)
     return vocabulary if converted is None else converted

@@ -59,7 +59,7 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
     _require_wordpiece(path, config)
     lines = store.read_bytes(path).decode("utf-8", "replace").rstrip("\r\n").split("\n")
     ids = {line.rstrip("\r"): index for index, line in enumerate(lines)}
-    added_tokens = _read_added_tokens(path.parent)
+    added_tokens = read_added_tokens(path.parent)
     all_ids = ids | {token.content: index for index, token in added_tokens.items()}
     names_by_role = find_special_names(all_ids, config)
     for role in ("unk", *REQUIRED_ROLES):
@@ -110,7 +110,7 @@ def _require_wordpiece(path: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _read_added_tokens(directory: Path) -> dict[int, AddedToken]:
+def read_added_tokens(directory: Path) -> dict[int, AddedToken]:
     """Return the added tokens by id; some of them may be in the `vocab.txt`, too.
 
     Older versions of transformers list them only in `added_tokens.json`, without options.

@@ -32,6 +32,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.hugging_face import hf_config
 from tests.helpers.tokenizers import lines_of_eight_languages, train_byte_level, train_wordpiece
+from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
 
 ROWS = 1500
 
@@ -100,6 +101,17 @@ def test_convert_keeps_the_rows_of_added_tokens(bert: Path, tmp_path: Path) -> N
     model.save_pretrained(tmp_path / "added")
     assert convert(str(tmp_path / "added"), tmp_path / "out").vocabulary == ROWS + 1
     assert Vocabulary.load(tmp_path / "out").encode("covidxyz") == [ROWS]
+
+
+def test_convert_spiece_model_with_added_tokens_raises(tmp_path: Path) -> None:
+    """The rows of the added tokens are trained, so they must not be removed."""
+    train_elsewhere(tmp_path, vocab_size=100, **ALBERT_OPTIONS)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"covidxyz": 100}))
+    shape = dataclasses.replace(TINY, vocab_size=101)
+    transformers.AutoModel.from_config(hf_config(shape)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="covidxyz"):
+        convert(str(tmp_path), tmp_path / "out")
+    assert "covidxyz" in albert("encode", tmp_path, "--input", "-", expect=4).err
 
 
 @pytest.mark.parametrize(
