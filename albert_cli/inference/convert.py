@@ -18,7 +18,8 @@ from albert_cli.model.heads import BareEncoder
 from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
-from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.tokenizers_vocabulary import read_tokenizer_files
+from albert_cli.text.vocabulary import TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
 
 _VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")  # tensors with a row for each token
 
@@ -129,12 +130,25 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
         console.warn(f"{directory}: left out {count_of(count, 'variable')}, not weights of the model: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
     source = hub.use_pair_template(hub.Checkpoint(directory, config, config_json, model_type(config), weights))
-    models = sorted(directory.glob("*.model"))
-    if models:
-        vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
-    else:
-        vocabulary = Vocabulary.load(directory)
-    return source, vocabulary
+    return source, _load_tensorflow_vocabulary(directory)
+
+
+def _load_tensorflow_vocabulary(directory: Path) -> Vocabulary:
+    """Load the `*.model` of an ALBERT, or else the tokenizer of a BERT, with the case that its pieces have.
+
+    In the archives of BERT, only the name says whether a model is cased. The pieces of uncased models are lower-cased.
+    """
+    if models := sorted(directory.glob("*.model")):
+        return SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
+    vocabulary = Vocabulary.load(directory)
+    letters = {character for piece in vocabulary.text_pieces for character in piece if character.isalpha()}
+    if (directory / TOKENIZER_FILE).exists() or all(letter == letter.lower() for letter in letters):
+        return vocabulary
+    cased = read_tokenizer_files(directory, {"do_lower_case": False})
+    if cased.fingerprint != vocabulary.fingerprint:  # else `tokenizer_config.json` sets the case
+        path = directory / WORDPIECE_FILE
+        console.info(f"{path}: has pieces with capital letters, so the tokenizer does not lower-case texts")
+    return cased
 
 
 def _require_encoder(source: hub.Checkpoint) -> None:

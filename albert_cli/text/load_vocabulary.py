@@ -53,13 +53,12 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         has_tokenizer_json = store.exists_or_is_listed(directory / TOKENIZER_FILE)
         if config.albert_cleaning is not None or not has_tokenizer_json:
             model = SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
-            added_names = [
-                token.content for index, token in read_added_tokens(directory).items() if index >= model.size
-            ]
-            if not added_names:
+            added_tokens = read_added_tokens(directory)
+            missing = [token.content for index, token in added_tokens.items() if index >= model.size]
+            if not missing:
                 return model
             if not has_tokenizer_json:
-                message = f"{directory / MODEL_FILE}: lacks the added token {added_names[0]!r}"
+                message = f"{directory / MODEL_FILE}: lacks the added token {missing[0]!r}"
                 raise CheckpointError(message, _saving_hint(directory, [MODEL_FILE]))
     vocabulary = read_tokenizer_files(directory)
     converted = _convert_to_sentencepiece(vocabulary, directory)

@@ -194,9 +194,12 @@ def _encode_after(special_name: str, special_id: int, text: str, tokenizer: Toke
 # ---------------------------------------------------------------- reading
 
 
-def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
-    """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used."""
-    config = _read_config(directory)
+def read_tokenizer_files(directory: Path, defaults: Mapping[str, object] | None = None) -> TokenizersVocabulary:
+    """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used.
+
+    defaults: values for keys that `tokenizer_config.json` lacks.
+    """
+    config = {**(defaults or {}), **_read_config(directory)}
     path = directory / TOKENIZER_FILE
     if store.exists_or_is_listed(path):
         return TokenizersVocabulary(_parse_tokenizer(path), config, path)

@@ -17,7 +17,7 @@ import transformers
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.inference.convert import convert
-from albert_cli.model import hub
+from albert_cli.model import hub, tensorflow_checkpoint
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import (
     MultipleChoice,
@@ -31,7 +31,7 @@ from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.hugging_face import hf_config
-from tests.helpers.tokenizers import lines_of_eight_languages, train_byte_level, train_wordpiece
+from tests.helpers.tokenizers import BERT_ROLES, lines_of_eight_languages, train_byte_level, train_wordpiece
 from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
 
 ROWS = 1500
@@ -302,6 +302,34 @@ def test_read_config_names_the_activation_of_the_release(kind: str, expected: st
     (tmp_path / f"{kind}_config.json").write_text(json.dumps(SHAPE))
     config, _ = read_config(tmp_path)
     assert config.hidden_act == expected
+
+
+@pytest.mark.parametrize(
+    ("piece", "options", "expected"),
+    [
+        ("Paris", {}, "Paris"),  # the archive of a cased model says only in its name that it is cased
+        ("Paris", {"do_lower_case": True}, "paris"),
+        ("ℝ", {}, "paris"),  # a sign, not a letter in upper case: it has no lower case
+    ],
+)
+def test_convert_cased_tensorflow_model_keeps_case(
+    piece: str, options: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [*BERT_ROLES.values(), "[unused0]", "paris", piece]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    config, _ = tensorflow_model("bert")
+    (tmp_path / "bert_config.json").write_text(json.dumps(config | {"vocab_size": len(pieces)}))
+    (tmp_path / "model.ckpt-1.index").touch()
+    if options:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    shape, _ = read_config(tmp_path)
+    weights = PretrainingModel(shape).state_dict()
+    monkeypatch.setattr(tensorflow_checkpoint, "read_tensors", lambda *_: weights)
+    convert(str(tmp_path), tmp_path / "out")
+    vocabulary = Vocabulary.load(tmp_path / "out")
+    assert [vocabulary.pieces[index] for index in vocabulary.encode("Paris")] == [expected]
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert fast.tokenize("Paris") == [expected]
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert"])
