@@ -119,7 +119,8 @@ def _convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path)
     if model.get("type") != "Unigram" or model.get("byte_fallback"):
         return None
     has_special_tokens = all(vocabulary.pieces.count(token) == 1 for token in SPECIAL_TOKENS.values())
-    has_added_tokens = vocabulary.size != len(model["vocab"])
+    # SentencePiece splits markers into pieces.
+    has_added_tokens = vocabulary.size != len(model["vocab"]) or bool(vocabulary.marker_ids)
     if not has_special_tokens or has_added_tokens:
         return None
     texts = sample_texts(vocabulary.text_pieces)

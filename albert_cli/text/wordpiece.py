@@ -54,7 +54,7 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
     config: the content of `tokenizer_config.json`. Raises `CheckpointError` if a special token is missing, if an added
     token has an id that does not follow the vocabulary's, or if the `vocab.txt` belongs to a tokenizer of another kind.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     _require_wordpiece(path, config)
     lines = store.read_bytes(path).decode("utf-8", "replace").rstrip("\r\n").split("\n")
@@ -85,8 +85,7 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
             message = f"{path}: has {len(ids)} tokens, so the added token {name!r} cannot have the id {index}"
             raise CheckpointError(message, "use the files of one tokenizer")
     tokenizer.post_processor = processors.BertProcessing((sep, all_ids[sep]), (cls, all_ids[cls]))
-    special_tokens = [AddedToken(name, special=True, normalized=False) for name in names_by_role.values()]
-    tokenizer.add_special_tokens(special_tokens)
+    tokenizer.add_special_tokens(list(names_by_role.values()))
     return tokenizer
 
 

@@ -95,6 +95,18 @@ def test_load_vocabulary_of_transformers_albert_equals_it(added: list[str], tmp_
         assert vocabulary.encode(text) == fast(text, add_special_tokens=False)["input_ids"]
 
 
+def test_load_vocabulary_unigram_marker_equals_transformers(tmp_path: Path) -> None:
+    train_elsewhere(tmp_path, vocab_size=100, user_defined_symbols=["[E1]"], **ALBERT_OPTIONS)
+    tokenizer = AlbertTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]"]})
+    tokenizer.save_pretrained(tmp_path)
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    vocabulary = Vocabulary.load(tmp_path)
+    assert vocabulary.size == len(fast) == 100
+    for text in ("sentence [E1] 3", "[E1]", "a[E1]b"):
+        assert vocabulary.encode(text) == fast(text, add_special_tokens=False)["input_ids"]
+
+
 def test_load_vocabulary_spiece_model_with_added_tokens_raises(tmp_path: Path) -> None:
     """The remedy, which saves a tokenizer.json, works."""
     train_elsewhere(tmp_path, vocab_size=100, **ALBERT_OPTIONS)
