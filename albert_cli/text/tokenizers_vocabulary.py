@@ -29,7 +29,7 @@ from albert_cli.text.vocabulary import (
     Vocabulary,
     iter_text_batches,
 )
-from albert_cli.text.wordpiece import DEFAULT_OPTIONS, build_wordpiece
+from albert_cli.text.wordpiece import DEFAULT_OPTIONS, build_wordpiece, use_configured_normalizer
 from albert_cli.text.words import WordBoundaries, WordRule
 
 if TYPE_CHECKING:
@@ -216,7 +216,9 @@ def read_tokenizer_files(directory: Path, defaults: Mapping[str, object] | None 
     config = {**(defaults or {}), **_read_config(directory)}
     path = directory / TOKENIZER_FILE
     if store.exists_or_is_listed(path):
-        return TokenizersVocabulary(_parse_tokenizer(path), config, path)
+        tokenizer = _parse_tokenizer(path)
+        use_configured_normalizer(tokenizer, directory, config)
+        return TokenizersVocabulary(tokenizer, config, path)
     path = directory / WORDPIECE_FILE
     return TokenizersVocabulary(build_wordpiece(path, config), config, path)
 

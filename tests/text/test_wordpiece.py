@@ -60,6 +60,36 @@ def test_vocab_txt_of_a_bert_tokenizer_is_read(name: str | None, tmp_path: Path)
     assert Vocabulary.load(tmp_path).pieces == PIECES
 
 
+@pytest.mark.parametrize(
+    ("config", "model_type"),
+    [
+        ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, None),
+        ({"tokenizer_class": "BertTokenizerFast", "do_lower_case": False, "strip_accents": True}, "albert"),
+        ({"tokenizer_class": "DistilBertTokenizer", "tokenize_chinese_chars": False, "strip_accents": False}, None),
+        ({"tokenizer_class": "BertTokenizer"}, None),
+        ({"do_lower_case": False}, "bert"),
+        ({"do_lower_case": False}, None),
+        ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}, "bert"),
+    ],
+)
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_options_of_tokenizer_json_equal_transformers(
+    lowercase: bool, config: dict[str, object], model_type: str | None, tmp_path: Path
+) -> None:
+    """transformers builds the tokenizers of some classes from the pieces, without the normalizer of the file."""
+    path = train_wordpiece(tmp_path) / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["normalizer"]["lowercase"] = lowercase
+    path.write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(BERT_ROLES | config))
+    if model_type is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    vocabulary = Vocabulary.load(tmp_path)
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    lines = lines_of_eight_languages(400)
+    assert vocabulary.encode_batch(lines) == fast(lines, add_special_tokens=False)["input_ids"]
+
+
 @pytest.mark.parametrize("has_options", [True, False])
 def test_vocab_txt_with_added_tokens_equals_transformers(has_options: bool, tmp_path: Path) -> None:
     write_pieces(tmp_path)
