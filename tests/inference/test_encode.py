@@ -182,7 +182,7 @@ def test_load_encoder_pooler_must_exist(tiny_vocabulary: Path, tmp_path: Path) -
         vectors(tmp_path / "ForMaskedLM", texts(["bade"]), "pooler")
 
 
-LEGACY_POOLING = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+LEGACY_POOLING: dict[str, object] = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
 
 
 @pytest.mark.parametrize(
