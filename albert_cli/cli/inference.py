@@ -90,9 +90,12 @@ def encode(
     checkpoint: Annotated[str, typer.Argument(help="Any checkpoint: a directory, a run, or a Hub id.")],
     input_file: InputFile,
     pooling: Annotated[
-        Literal["mean", "cls", "pooler"],
-        typer.Option(help="The last layer's mean over all tokens, its state at [CLS], or the pooler's output."),
-    ] = "mean",
+        Literal["mean", "cls", "pooler"] | None,
+        typer.Option(
+            help="The last layer's mean over all tokens, its state at [CLS], or the pooler's output. "
+            "Default: that of a sentence-transformers model, else mean.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="File to write: .jsonl or .safetensors. Default: JSON lines on stdout."),

@@ -7,16 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from albert_cli import console, store
 from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.formatting import count_of
 from albert_cli.model import hub, tensorflow_checkpoint, weight_files
+from albert_cli.model.heads import BareEncoder
 from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
-from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.tokenizers_vocabulary import read_tokenizer_files
+from albert_cli.text.vocabulary import TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
 
 _VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")  # tensors with a row for each token
 
@@ -38,12 +41,13 @@ def convert(checkpoint: str, out: Path) -> Conversion:
     """Write the checkpoint's weights, configuration and tokenizer to the new directory `out`.
 
     Reads safetensors and `pytorch_model.bin`, each also in shards, and Google's TensorFlow checkpoints. Raises
-    `CheckpointError` if a file is missing or damaged, `BusyError` if `out` exists, `ConfigError` if TensorFlow is not
-    installed.
+    `CheckpointError` if a file is missing or damaged, or if a weight of the encoder is missing, `BusyError` if `out`
+    exists, `ConfigError` if TensorFlow is not installed.
     """
     if out.exists():
         raise BusyError(f"{out}: exists already", "choose another --out")
     source, vocabulary = _read(checkpoint)
+    _require_encoder(source)
     if vocabulary.size > source.config.vocab_size:
         raise CheckpointError(
             f"{checkpoint}: the vocabulary has {vocabulary.size} tokens, the model {source.config.vocab_size}",
@@ -116,10 +120,7 @@ def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
 
 
 def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
-    """Read a TensorFlow checkpoint of Google's releases, with its vocabulary (`30k-clean.model` or `vocab.txt`).
-
-    Raises `CheckpointError` if a weight of the encoder is missing.
-    """
+    """Read a TensorFlow checkpoint of Google's releases, with its vocabulary (`30k-clean.model` or `vocab.txt`)."""
     config, config_json = tensorflow_checkpoint.read_config(directory)
     tensors = tensorflow_checkpoint.read_tensors(directory, config)
     # `read_tensors` renames the model's weights. All other variables still have TensorFlow's names, with slashes.
@@ -129,25 +130,34 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
         console.warn(f"{directory}: left out {count_of(count, 'variable')}, not weights of the model: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
     source = hub.use_pair_template(hub.Checkpoint(directory, config, config_json, model_type(config), weights))
-    models = sorted(directory.glob("*.model"))
-    if models:
-        vocabulary: Vocabulary = SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
-    else:
-        vocabulary = Vocabulary.load(directory)
-    missing = [name for name in _required_names(source) if name not in weights]
+    return source, _load_tensorflow_vocabulary(directory)
+
+
+def _load_tensorflow_vocabulary(directory: Path) -> Vocabulary:
+    """Load the `*.model` of an ALBERT, or else the tokenizer of a BERT, with the case that its pieces have.
+
+    In the archives of BERT, only the name says whether a model is cased. The pieces of uncased models are lower-cased.
+    """
+    if models := sorted(directory.glob("*.model")):
+        return SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
+    vocabulary = Vocabulary.load(directory)
+    letters = {character for piece in vocabulary.text_pieces for character in piece if character.isalpha()}
+    if (directory / TOKENIZER_FILE).exists() or all(letter == letter.lower() for letter in letters):
+        return vocabulary
+    cased = read_tokenizer_files(directory, {"do_lower_case": False})
+    if cased.fingerprint != vocabulary.fingerprint:  # else `tokenizer_config.json` sets the case
+        path = directory / WORDPIECE_FILE
+        console.info(f"{path}: has pieces with capital letters, so the tokenizer does not lower-case texts")
+    return cased
+
+
+def _require_encoder(source: hub.Checkpoint) -> None:
+    """Raise `CheckpointError` if a weight of the encoder is missing, which other programs would initialize randomly."""
+    with torch.device("meta"):  # only the names count
+        encoder = BareEncoder(source.config, pooler=False)
+    missing = [name for name in encoder.state_dict() if name not in source.tensors]
     if missing:
-        raise CheckpointError(f"{directory}: has no {missing[0]}", "use all files of one checkpoint")
-    return source, vocabulary
-
-
-def _required_names(source: hub.Checkpoint) -> list[str]:
-    """Return the names of the weights that every encoder of this shape has."""
-    names = ["encoder.embeddings.word.weight", "encoder.embeddings.norm.weight"]
-    for block in range(source.config.num_attention_sublayers):
-        names += [f"encoder.attention.{block}.{part}.weight" for part in ("query", "key", "value", "output", "norm")]
-    for block in range(source.config.num_feed_forward_sublayers):
-        names += [f"encoder.feed_forward.{block}.{part}.weight" for part in ("up", "down", "norm")]
-    return names
+        raise CheckpointError(f"{source.directory}: has no {missing[0]}", weight_files.MISMATCH_HINT)
 
 
 def infer_architecture(tensors: Mapping[str, Tensor]) -> str:

@@ -17,13 +17,14 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from albert_cli import store
+from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.inference.inputs import InputRow
 from albert_cli.inference.model import Precision, open_for_inference
 from albert_cli.inference.outputs import write_to_stdout
 from albert_cli.inference.predict import InferenceSummary, InputTotals, read_rows, tokenize_rows
 from albert_cli.inference.run_ahead import run_ahead
+from albert_cli.inference.sentence_modules import SentenceSettings, read_sentence_settings
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import AnyTask, as_any_task, check_finite, iter_evaluation_batches
@@ -43,7 +44,7 @@ TEXT_READER: AnyTask = as_any_task(Classification(name="", title="", metrics=(),
 
 @dataclass(frozen=True)
 class EncodingSummary(InferenceSummary):
-    """The result of encoding a file; `dimensions` is the length of a vector, `pooling` is the option `--pooling`."""
+    """The result of encoding a file; `dimensions` is the length of a vector, `pooling` is as in `encode_features`."""
 
     dimensions: int
     pooling: str
@@ -91,23 +92,27 @@ def encode_file(
     checkpoint: str,
     input_file: str,
     out: Path | None,
-    pooling: Pooling,
+    pooling: Pooling | None,
     device: str,
     on_bad_bytes: OnBadBytes = "refuse",
     precision: Precision = "auto",
 ) -> EncodingSummary:
     """Encode every row of a file, or of standard input (`-`), as a vector.
 
-    Inputs are read as by `albert predict`, and truncated to the model's positions. `out` ends in .jsonl (one object
-    with `id` and `vector` per line) or in .safetensors (`vectors` [N, H] float32, in memory until the last row);
-    without `out`, JSON lines go to stdout.
+    Inputs are read as by `albert predict`, and truncated to the model's positions, or to the smaller limit of a
+    sentence-transformers model. Without `pooling`, it is that of such a model, or else "mean". `out` ends in .jsonl
+    (one object with `id` and `vector` per line) or in .safetensors (`vectors` [N, H] float32, in memory until the last
+    row); without `out`, JSON lines go to stdout.
     """
     if out is not None and out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {' or '.join(_SUFFIXES)}")
     opened = open_for_inference(checkpoint, device, precision).with_faster_matmul()
+    settings = read_sentence_settings(opened.checkpoint.directory)
+    pooling = _choose_pooling(pooling, settings, opened.checkpoint.directory)
     model = opened.prepare(load_encoder(opened.checkpoint, pooling))
     vocabulary = hub.load_vocabulary(opened.checkpoint)
-    limit = opened.checkpoint.config.max_position_embeddings
+    positions = opened.checkpoint.config.max_position_embeddings
+    limit = min(positions, settings.max_length or positions)
     width = opened.checkpoint.config.hidden_size
     totals = InputTotals()
     chunks = read_rows(TEXT_READER, opened.checkpoint.finetuned_task, input_file, on_bad_bytes)
@@ -120,6 +125,26 @@ def encode_file(
     truncation = f"lines are longer than {limit} tokens"
     summary = totals.summarize(out, opened, limit, truncation)
     return EncodingSummary(**asdict(summary), dimensions=width, pooling=pooling)
+
+
+def _choose_pooling(requested: Pooling | None, settings: SentenceSettings, directory: Path) -> Pooling:
+    """Return the requested pooling, or else the model's if it is "mean" or "cls", or else "mean".
+
+    Prints a warning if the vectors differ from those of sentence-transformers. directory: of the model.
+    """
+    supported: dict[str | None, Pooling] = {"mean": "mean", "cls": "cls"}
+    pooling = requested or supported.get(settings.pooling, "mean")
+    if settings.further_modules:
+        console.warn(
+            f"{directory}: its modules {', '.join(settings.further_modules)} are left out, so the vectors differ from "
+            "those of sentence-transformers"
+        )
+    if settings.pooling not in (None, pooling):
+        remedy = f"; use --pooling {settings.pooling}" if settings.pooling in supported else ""
+        console.warn(
+            f"{directory}: is a sentence-transformers model with pooling {settings.pooling}, not {pooling}{remedy}"
+        )
+    return pooling
 
 
 @contextmanager

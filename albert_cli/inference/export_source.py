@@ -149,6 +149,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
         )
     task_request = TaskRequest(request.checkpoint, request.data, overrides=request.overrides, device="cpu")
     prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened}, can_train=False)
+    _require_exportable(prepared.checkpoint)  # an override may set another attention
     if prepared.needs_training:
         raise ConfigError(
             f"{checkpoint.directory}: has no head for {prepared.task.title}",
@@ -222,6 +223,7 @@ def describe_head(source: ExportSource) -> dict[str, object]:
     values = dict(source.checkpoint.values)
     if source.task is None:
         return values
+    values["max_position_embeddings"] = source.checkpoint.config.max_position_embeddings  # an override may resize them
     names = output_labels(source)
     if names:
         values["id2label"] = {str(number): name for number, name in enumerate(names)}

@@ -53,10 +53,11 @@ _TASK_ARCHITECTURES: Final = ("ForSequenceClassification", "ForMultipleChoice", 
 _LABEL_ARCHITECTURES: Final = ("ForSequenceClassification", "ForTokenClassification")
 _WORD_TABLE: Final = "encoder.embeddings.word.weight"
 _SEGMENT_TABLE: Final = "encoder.embeddings.segment.weight"
-# The configuration and the tokenizer. `Vocabulary.load` lists the files that it cannot read in its error.
+# The configuration, the tokenizer and the settings of sentence-transformers (`inference.sentence_modules`).
+# `Vocabulary.load` lists the files that it cannot read in its error.
 _HUB_FILES: Final = (
     *("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "added_tokens.json"),
-    *OTHER_TOKENIZER_FILES,
+    *(*OTHER_TOKENIZER_FILES, "modules.json", "*_Pooling/config.json", "sentence_bert_config.json"),
 )
 _MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
 

@@ -10,6 +10,7 @@ from typing import cast
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.formatting import suggest
 from albert_cli.model import hub
+from albert_cli.model.hf_config import CLASS_PREFIXES
 from albert_cli.tasks.base import AnyTask, as_any_task
 from albert_cli.tasks.choice import Choice
 from albert_cli.tasks.classification import Classification
@@ -72,7 +73,7 @@ def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | No
     tensors["classifier.bias"] = checkpoint.tensors["order.bias"]
     values = {
         **checkpoint.values,
-        "architectures": [],
+        "architectures": [f"{CLASS_PREFIXES[checkpoint.model_type]}ForSequenceClassification"],
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "finetuning_task": "sentence order",
         "albert_task": {"inputs": 2, "max_seq_length": checkpoint.config.max_position_embeddings},

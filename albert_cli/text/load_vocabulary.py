@@ -34,6 +34,7 @@ from albert_cli.text.vocabulary import (
     WORDPIECE_FILE,
     Vocabulary,
 )
+from albert_cli.text.wordpiece import read_added_tokens
 
 
 def load_vocabulary(directory: Path) -> Vocabulary:
@@ -51,7 +52,14 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         config = _read_tokenizer_config(directory)
         has_tokenizer_json = store.exists_or_is_listed(directory / TOKENIZER_FILE)
         if config.albert_cleaning is not None or not has_tokenizer_json:
-            return SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
+            model = SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
+            added_tokens = read_added_tokens(directory)
+            missing = [token.content for index, token in added_tokens.items() if index >= model.size]
+            if not missing:
+                return model
+            if not has_tokenizer_json:
+                message = f"{directory / MODEL_FILE}: lacks the added token {missing[0]!r}"
+                raise CheckpointError(message, _saving_hint(directory, [MODEL_FILE]))
     vocabulary = read_tokenizer_files(directory)
     converted = _convert_to_sentencepiece(vocabulary, directory)
     return vocabulary if converted is None else converted
@@ -111,7 +119,8 @@ def _convert_to_sentencepiece(vocabulary: TokenizersVocabulary, directory: Path)
     if model.get("type") != "Unigram" or model.get("byte_fallback"):
         return None
     has_special_tokens = all(vocabulary.pieces.count(token) == 1 for token in SPECIAL_TOKENS.values())
-    has_added_tokens = vocabulary.size != len(model["vocab"])
+    # SentencePiece splits markers into pieces.
+    has_added_tokens = vocabulary.size != len(model["vocab"]) or bool(vocabulary.marker_ids)
     if not has_special_tokens or has_added_tokens:
         return None
     texts = sample_texts(vocabulary.text_pieces)

@@ -17,6 +17,7 @@ USUAL_NAMES: Final = {
     "mask": ("[MASK]", "<mask>"),
 }
 REQUIRED_ROLES: Final = ("cls", "sep", "mask")
+_MARKER_KEYS: Final = ("additional_special_tokens", "extra_special_tokens")  # until transformers 4, and since 5
 
 
 def find_special_names(ids: Mapping[str, int], config: Mapping[str, Any]) -> dict[str, str]:
@@ -34,3 +35,13 @@ def find_special_names(ids: Mapping[str, int], config: Mapping[str, Any]) -> dic
         if existing:
             names_by_role[role] = existing[0]
     return names_by_role
+
+
+def find_marker_names(ids: Mapping[str, int], config: Mapping[str, Any]) -> list[str]:
+    """Return the names of special tokens without a role that the configuration lists, such as markers of entities.
+
+    ids, config: as in `find_special_names`. A name without an id is left out.
+    """
+    listed = [token for key in _MARKER_KEYS if isinstance(config.get(key), list) for token in config[key]]
+    names = [token.get("content") if isinstance(token, dict) else token for token in listed]
+    return [name for name in names if isinstance(name, str) and name in ids]

@@ -1,7 +1,8 @@
 """The `tokenizers` backend of vocabularies: any `tokenizer.json` (Unigram, WordPiece, BPE) or `vocab.txt`.
 
-Text never becomes a special token, even if it contains the token's name. The only exception is the unknown token,
-which replaces text without a piece.
+Text never becomes a token with one of the five roles, even if it contains the token's name. The only exception is the
+unknown token, which replaces text without a piece. The names of other special tokens, such as "[E1]" before an entity,
+become these tokens, as in transformers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.text.pieces import has_word_mark, is_byte_level, marks_words, pieces_as_text, word_suffix
-from albert_cli.text.special_tokens import REQUIRED_ROLES, USUAL_NAMES, find_special_names
+from albert_cli.text.special_tokens import REQUIRED_ROLES, USUAL_NAMES, find_marker_names, find_special_names
 from albert_cli.text.unigram import BYTE_TOKEN
 from albert_cli.text.vocabulary import (
     CONFIG_FILE,
@@ -28,7 +29,7 @@ from albert_cli.text.vocabulary import (
     Vocabulary,
     iter_text_batches,
 )
-from albert_cli.text.wordpiece import DEFAULT_OPTIONS, build_wordpiece
+from albert_cli.text.wordpiece import DEFAULT_OPTIONS, build_wordpiece, use_configured_normalizer
 from albert_cli.text.words import WordBoundaries, WordRule
 
 if TYPE_CHECKING:
@@ -61,21 +62,25 @@ class TokenizersVocabulary(Vocabulary):
         ids = tokenizer.get_vocab(with_added_tokens=True)
         _check_largest_id(ids, source)
         self._names_by_role, special = _find_special_tokens(ids, config, source)
+        # transformers adds the listed tokens, too, if the tokenizer's file has their names only as pieces.
+        tokenizer.add_special_tokens(find_marker_names(ids, config))
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if not _adds_special_tokens(tokenizer, special):
             tokenizer.post_processor = _build_post_processor(tokenizer, self._names_by_role, special)
         self._json = tokenizer.to_str(pretty=False)
         self._config = dict(config)
-        tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
-        self._tokenizer = tokenizer
         pieces_by_id = {index: piece for piece, index in ids.items()}
         pieces = [pieces_by_id.get(index, "") for index in range(max(pieces_by_id) + 1)]
         added_tokens = tokenizer.get_added_tokens_decoder()
         special_ids = {index for index, token in added_tokens.items() if token.special} | set(special)
         byte_ids = {index for index in special_ids if BYTE_TOKEN.fullmatch(pieces[index])}
-        # No text may get the id of a special token, except those of bytes and of the unknown token.
-        self._forbidden_ids = special_ids - byte_ids
+        # Special tokens without a role, such as markers of entities: users write them into texts.
+        self.marker_ids = {i for i in special_ids - set(special) if not _RESERVED_TOKEN.fullmatch(pieces[i])}
+        tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
+        self._tokenizer = self._build_encoder(set()) if self.marker_ids else tokenizer
+        # No text may get the id of any other special token, except those of bytes and of the unknown token.
+        self._forbidden_ids = special_ids - self.marker_ids - byte_ids
         if "unk" in self._names_by_role:  # else `special.unk` is [SEP]'s id, which no text may get
             self._forbidden_ids.discard(special.unk)
         content = json.loads(self._json)
@@ -95,9 +100,11 @@ class TokenizersVocabulary(Vocabulary):
         if self.word_suffix:  # added tokens and unknown text have no suffix
             self._separators += [special.unk, *added_tokens]
             self._separators += [index for index, piece in enumerate(pieces) if piece.endswith(self.word_suffix)]
+        self._whole_words = list(self.marker_ids)
         # The unknown token replaces a whole word, or is one of the tokens that are words.
         replaces_words = content["model"]["type"] in ("WordPiece", "WordLevel") or not self.marks_words
-        self._unknown_word = [special.unk] if replaces_words and "unk" in self._names_by_role else []
+        if replaces_words and "unk" in self._names_by_role:
+            self._whole_words.append(special.unk)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -142,10 +149,17 @@ class TokenizersVocabulary(Vocabulary):
         It is necessary if the names are also pieces of the model. With `encode_special_tokens` alone, text that
         contains a name would still be encoded as this piece.
         """
+        return self._build_encoder({self.pieces[index] for index in self._forbidden_ids})
+
+    def _build_encoder(self, hidden_names: set[str]) -> Tokenizer:
+        """Return the tokenizer with markers that are found in texts, and with these names of special tokens hidden."""
         from tokenizers import Tokenizer
 
         content = json.loads(self._json)
-        _hide_names(content, {self.pieces[index] for index in self._forbidden_ids})
+        _hide_names(content, hidden_names)
+        for token in content["added_tokens"]:
+            if token["id"] in self.marker_ids:
+                token["special"] = False  # else `encode_special_tokens` would split the marker into pieces
         tokenizer = Tokenizer.from_str(json.dumps(content))
         tokenizer.encode_special_tokens = True
         return tokenizer
@@ -155,7 +169,7 @@ class TokenizersVocabulary(Vocabulary):
         boundaries = super().word_boundaries(rule)
         # The flags are set in the boundaries that the base class caches, so calling this again changes nothing.
         boundaries.separates[self._separators] = True
-        boundaries.starts[self._unknown_word] = True
+        boundaries.starts[self._whole_words] = True
         return boundaries
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -194,12 +208,17 @@ def _encode_after(special_name: str, special_id: int, text: str, tokenizer: Toke
 # ---------------------------------------------------------------- reading
 
 
-def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
-    """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used."""
-    config = _read_config(directory)
+def read_tokenizer_files(directory: Path, defaults: Mapping[str, object] | None = None) -> TokenizersVocabulary:
+    """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used.
+
+    defaults: values for keys that `tokenizer_config.json` lacks.
+    """
+    config = {**(defaults or {}), **_read_config(directory)}
     path = directory / TOKENIZER_FILE
     if store.exists_or_is_listed(path):
-        return TokenizersVocabulary(_parse_tokenizer(path), config, path)
+        tokenizer = _parse_tokenizer(path)
+        use_configured_normalizer(tokenizer, directory, config)
+        return TokenizersVocabulary(tokenizer, config, path)
     path = directory / WORDPIECE_FILE
     return TokenizersVocabulary(build_wordpiece(path, config), config, path)
 

@@ -16,16 +16,20 @@ from albert_cli.text.vocabulary import CONFIG_FILE
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
+    from tokenizers.normalizers import BertNormalizer
 
 DEFAULT_OPTIONS: Final = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 _ADDED_TOKENS_FILE: Final = "added_tokens.json"
-# The classes of transformers, without the suffix "Fast", that read a `vocab.txt` as BERT does. Other classes find words
-# in another way, such as with MeCab in Japanese, or read another format of this name.
-_CLASSES: Final = (
-    *("BertTokenizer", "AlbertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", "MobileBertTokenizer"),
-    *("ConvBertTokenizer", "SqueezeBertTokenizer", "LayoutLMTokenizer", "SplinterTokenizer", "FunnelTokenizer"),
-    *("LxmertTokenizer", "RetriBertTokenizer", "DPRReaderTokenizer"),
+# The classes of transformers, without the suffix "Fast", that are BERT's tokenizer.
+_BERT_CLASSES: Final = (
+    *("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer", "MobileBertTokenizer", "ConvBertTokenizer"),
+    *("SqueezeBertTokenizer", "LayoutLMTokenizer", "LxmertTokenizer", "RetriBertTokenizer", "DPRReaderTokenizer"),
     *("DPRQuestionEncoderTokenizer", "DPRContextEncoderTokenizer"),
+)
+# The classes that read a `vocab.txt` as BERT does. Other classes find words in another way, such as with MeCab in
+# Japanese, or read another format of this name.
+_CLASSES: Final = (
+    *(*_BERT_CLASSES, "AlbertTokenizer", "SplinterTokenizer", "FunnelTokenizer"),
     *("PreTrainedTokenizer", "PythonBackend", "TokenizersBackend"),
 )
 
@@ -54,12 +58,12 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
     config: the content of `tokenizer_config.json`. Raises `CheckpointError` if a special token is missing, if an added
     token has an id that does not follow the vocabulary's, or if the `vocab.txt` belongs to a tokenizer of another kind.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
     _require_wordpiece(path, config)
     lines = store.read_bytes(path).decode("utf-8", "replace").rstrip("\r\n").split("\n")
     ids = {line.rstrip("\r"): index for index, line in enumerate(lines)}
-    added_tokens = _read_added_tokens(path.parent)
+    added_tokens = read_added_tokens(path.parent)
     all_ids = ids | {token.content: index for index, token in added_tokens.items()}
     names_by_role = find_special_names(all_ids, config)
     for role in ("unk", *REQUIRED_ROLES):
@@ -67,15 +71,8 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
             raise CheckpointError(f"{path}: not a WordPiece vocabulary, it has no {role} token")
     cls = names_by_role["cls"]
     sep = names_by_role["sep"]
-    # Some programs write null for an option that they leave at its default.
-    configured = {key: config[key] for key in DEFAULT_OPTIONS if config.get(key) is not None}
-    options: dict[str, Any] = {**DEFAULT_OPTIONS, **configured}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token=names_by_role["unk"], max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=options["do_lower_case"],
-        strip_accents=options["strip_accents"],
-        handle_chinese_chars=options["tokenize_chinese_chars"],
-    )
+    tokenizer.normalizer = _build_normalizer(config)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     for index, token in sorted(added_tokens.items(), key=itemgetter(0)):
@@ -85,23 +82,58 @@ def build_wordpiece(path: Path, config: dict[str, Any]) -> Tokenizer:
             message = f"{path}: has {len(ids)} tokens, so the added token {name!r} cannot have the id {index}"
             raise CheckpointError(message, "use the files of one tokenizer")
     tokenizer.post_processor = processors.BertProcessing((sep, all_ids[sep]), (cls, all_ids[cls]))
-    special_tokens = [AddedToken(name, special=True, normalized=False) for name in names_by_role.values()]
-    tokenizer.add_special_tokens(special_tokens)
+    tokenizer.add_special_tokens(list(names_by_role.values()))
     return tokenizer
+
+
+def use_configured_normalizer(tokenizer: Tokenizer, directory: Path, config: dict[str, Any]) -> None:
+    """Replace the normalizer of a `tokenizer.json`, in place, if transformers builds BERT's tokenizer from its pieces.
+
+    config: the content of `tokenizer_config.json`, which then has the options of the normalizer.
+    """
+    from tokenizers import normalizers
+
+    name = _class_name(directory, config)
+    if name is None and store.exists_or_is_listed(directory / "config.json"):
+        is_bert = store.read_json(directory / "config.json").get("model_type") == "bert"
+    else:
+        is_bert = name in _BERT_CLASSES
+    if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and not config.get("auto_map"):
+        tokenizer.normalizer = _build_normalizer(config)
+
+
+def _build_normalizer(config: dict[str, Any]) -> BertNormalizer:
+    """Return BERT's normalizer with the options in the content of a `tokenizer_config.json`."""
+    from tokenizers.normalizers import BertNormalizer
+
+    # Some programs write null for an option that they leave at its default.
+    configured = {key: config[key] for key in DEFAULT_OPTIONS if config.get(key) is not None}
+    options: dict[str, Any] = {**DEFAULT_OPTIONS, **configured}
+    return BertNormalizer(
+        lowercase=options["do_lower_case"],
+        strip_accents=options["strip_accents"],
+        handle_chinese_chars=options["tokenize_chinese_chars"],
+    )
+
+
+def _class_name(directory: Path, config: dict[str, Any]) -> str | None:
+    """Return the class of a tokenizer without the suffix "Fast", from `tokenizer_config.json` or `config.json`."""
+    name = config.get("tokenizer_class")
+    model_config = directory / "config.json"
+    if name is None and store.exists_or_is_listed(model_config):
+        name = store.read_json(model_config).get("tokenizer_class")
+    return None if name is None else str(name).removesuffix("Fast")
 
 
 def _require_wordpiece(path: Path, config: dict[str, Any]) -> None:
     """Raise `CheckpointError` if the `vocab.txt` belongs to a tokenizer that splits texts differently from BERT's.
 
-    config: the content of `tokenizer_config.json`. Without `tokenizer_class`, the class is that in `config.json`.
+    config: the content of `tokenizer_config.json`.
     """
-    name = config.get("tokenizer_class")
-    model_config = path.parent / "config.json"
-    if name is None and store.exists_or_is_listed(model_config):
-        name = store.read_json(model_config).get("tokenizer_class")
+    name = _class_name(path.parent, config)
     reasons: list[str] = []
-    if name is not None and str(name).removesuffix("Fast") not in _CLASSES:
-        reasons.append(str(name))
+    if name is not None and name not in _CLASSES:
+        reasons.append(name)
     reasons += [key for key in ("word_tokenizer_type", "auto_map") if config.get(key)]
     if reasons:
         raise CheckpointError(
@@ -110,7 +142,7 @@ def _require_wordpiece(path: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _read_added_tokens(directory: Path) -> dict[int, AddedToken]:
+def read_added_tokens(directory: Path) -> dict[int, AddedToken]:
     """Return the added tokens by id; some of them may be in the `vocab.txt`, too.
 
     Older versions of transformers list them only in `added_tokens.json`, without options.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,3 +157,16 @@ def read_all_into(model: nn.Module, directory: Path) -> None:
     checkpoint = hub.read_checkpoint(directory)
     assert checkpoint.tensors.keys() == model.state_dict().keys()
     loading.load_weights(model, checkpoint, loading.LoadPolicy.EVERYTHING)
+
+
+def write_modules(directory: Path, pooling: dict[str, object], *further: str) -> None:
+    """Write the files that sentence-transformers 5 saves next to a model."""
+    names = {"": "Transformer", "1_Pooling": "Pooling", **{f"{i}_{name}": name for i, name in enumerate(further, 2)}}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (path, name) in enumerate(names.items())
+    ]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": False}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import transformers
 from albert_cli import store
 from albert_cli.errors import CheckpointError
 from albert_cli.inference.convert import convert
-from albert_cli.model import hub
+from albert_cli.model import hub, tensorflow_checkpoint
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import (
     MultipleChoice,
@@ -30,7 +31,8 @@ from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.hugging_face import hf_config
-from tests.helpers.tokenizers import lines_of_eight_languages, train_byte_level, train_wordpiece
+from tests.helpers.tokenizers import BERT_ROLES, lines_of_eight_languages, train_byte_level, train_wordpiece
+from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
 
 ROWS = 1500
 
@@ -99,6 +101,35 @@ def test_convert_keeps_the_rows_of_added_tokens(bert: Path, tmp_path: Path) -> N
     model.save_pretrained(tmp_path / "added")
     assert convert(str(tmp_path / "added"), tmp_path / "out").vocabulary == ROWS + 1
     assert Vocabulary.load(tmp_path / "out").encode("covidxyz") == [ROWS]
+
+
+def test_convert_spiece_model_with_added_tokens_raises(tmp_path: Path) -> None:
+    """The rows of the added tokens are trained, so they must not be removed."""
+    train_elsewhere(tmp_path, vocab_size=100, **ALBERT_OPTIONS)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"covidxyz": 100}))
+    shape = dataclasses.replace(TINY, vocab_size=101)
+    transformers.AutoModel.from_config(hf_config(shape)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="covidxyz"):
+        convert(str(tmp_path), tmp_path / "out")
+    assert "covidxyz" in albert("encode", tmp_path, "--input", "-", expect=4).err
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement"),
+    [
+        (r"(.*)", r"model.\1"),  # the names of a model inside another one
+        (r"bert\.encoder\.layer\.2\.output\.dense\.bias", "unknown"),
+    ],
+)
+def test_convert_without_an_encoder_weight_raises(pattern: str, replacement: str, bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert, tmp_path / "renamed")
+    weights = torch.load(bert / "pytorch_model.bin")
+    renamed = {re.sub(f"^{pattern}$", replacement, name): tensor for name, tensor in weights.items()}
+    torch.save(renamed, tmp_path / "renamed" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"has no encoder\.") as raised:
+        convert(str(tmp_path / "renamed"), tmp_path / "out")
+    assert "belong together" in str(raised.value.hint)
+    assert not (tmp_path / "out").exists()
 
 
 def test_convert_names_a_missing_tokenizer(bert: Path, tmp_path: Path) -> None:
@@ -271,6 +302,34 @@ def test_read_config_names_the_activation_of_the_release(kind: str, expected: st
     (tmp_path / f"{kind}_config.json").write_text(json.dumps(SHAPE))
     config, _ = read_config(tmp_path)
     assert config.hidden_act == expected
+
+
+@pytest.mark.parametrize(
+    ("piece", "options", "expected"),
+    [
+        ("Paris", {}, "Paris"),  # the archive of a cased model says only in its name that it is cased
+        ("Paris", {"do_lower_case": True}, "paris"),
+        ("ℝ", {}, "paris"),  # a sign, not a letter in upper case: it has no lower case
+    ],
+)
+def test_convert_cased_tensorflow_model_keeps_case(
+    piece: str, options: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [*BERT_ROLES.values(), "[unused0]", "paris", piece]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    config, _ = tensorflow_model("bert")
+    (tmp_path / "bert_config.json").write_text(json.dumps(config | {"vocab_size": len(pieces)}))
+    (tmp_path / "model.ckpt-1.index").touch()
+    if options:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
+    shape, _ = read_config(tmp_path)
+    weights = PretrainingModel(shape).state_dict()
+    monkeypatch.setattr(tensorflow_checkpoint, "read_tensors", lambda *_: weights)
+    convert(str(tmp_path), tmp_path / "out")
+    vocabulary = Vocabulary.load(tmp_path / "out")
+    assert [vocabulary.pieces[index] for index in vocabulary.encode("Paris")] == [expected]
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert fast.tokenize("Paris") == [expected]
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert"])

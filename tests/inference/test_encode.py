@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import asdict, replace
 from io import BytesIO, TextIOWrapper
@@ -33,6 +34,7 @@ from albert_cli.tasks.glue import GLUE
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.approximate import approximate
 from tests.helpers.command import albert
+from tests.helpers.hugging_face import write_modules
 from tests.helpers.shapes import shake
 
 SHAPE = ModelConfig(
@@ -178,6 +180,54 @@ def test_load_encoder_pooler_must_exist(tiny_vocabulary: Path, tmp_path: Path) -
     assert vectors(custom, texts(["bade"]), "pooler").shape == (1, 16)
     with pytest.raises(CheckpointError, match="has no pooler"):
         vectors(tmp_path / "ForMaskedLM", texts(["bade"]), "pooler")
+
+
+LEGACY_POOLING: dict[str, object] = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+
+
+@pytest.mark.parametrize(
+    ("pooling", "further", "expected", "warning"),
+    [
+        (LEGACY_POOLING, (), "cls", None),
+        ({"pooling_mode": "cls"}, ("Normalize",), "cls", None),
+        ({"pooling_mode": "mean"}, ("Dense", "Normalize"), "mean", "modules Dense are left out"),
+        ({"pooling_mode": ["cls", "max"]}, (), "mean", "pooling cls+max, not mean"),
+    ],
+)
+def test_encode_follows_a_sentence_model(
+    pooling: dict[str, object], further: tuple[str, ...], expected: Pooling, warning: str | None,
+    pretrained: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    shutil.copytree(pretrained, tmp_path / "model")
+    write_modules(tmp_path / "model", pooling, *further)
+    (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
+    printed = albert("encode", tmp_path / "model", "--input", tmp_path / "in.txt")
+    rows = [json.loads(line)["vector"] for line in printed.out.splitlines()]
+    assert "longer than 12 tokens" in printed.err
+    assert ("warning" in printed.err) == (warning is not None) and (warning or "") in printed.err
+    assert np.allclose(rows[0], vectors(pretrained, texts(LINES[:1]), expected)[0], atol=1e-5)
+
+
+def test_encode_other_pooling_than_the_model_warns(pretrained: Path, tmp_path: Path) -> None:
+    shutil.copytree(pretrained, tmp_path / "model")
+    write_modules(tmp_path / "model", LEGACY_POOLING)
+    (tmp_path / "in.txt").write_text("bade figo\n")
+    call = ("encode", tmp_path / "model", "--input", tmp_path / "in.txt")
+    assert "use --pooling cls" in albert(*call, "--pooling", "mean").err
+    assert "warning" not in albert(*call, "--pooling", "cls").err
+
+
+def test_encode_equals_sentence_transformers(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    directory = written(tmp_path / "it", tiny_vocabulary, "Model")
+    write_modules(directory, {**LEGACY_POOLING, "word_embedding_dimension": 16})
+    theirs = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
+    theirs.save(str(tmp_path / "saved"))
+    (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")
+    for saved in (directory, tmp_path / "saved"):
+        printed = albert("encode", saved, "--input", tmp_path / "in.txt").out
+        rows = [json.loads(line)["vector"] for line in printed.splitlines()]
+        assert np.allclose(rows, theirs.encode(LINES), atol=1e-5)
 
 
 def test_encode_bad_line_leaves_no_file(pretrained: Path, tmp_path: Path) -> None:

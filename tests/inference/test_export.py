@@ -163,6 +163,7 @@ def test_export_of_a_sentence_head_is_a_classifier(vocabulary: Vocabulary, tmp_p
     albert("export", tmp_path / "next", "--out", tmp_path / "out")
     config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
     assert list(config.id2label.values()) == ["next", "other document"]
+    assert config.architectures == ["BertForSequenceClassification"]
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     batch = fast(["a text"], ["the next text"], return_tensors="np")
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "onnx" / "model.onnx"))

@@ -121,3 +121,17 @@ def test_export_scores_equal_those_of_eval(task: str, tiny_vocabulary: Path, tmp
     assert exported["null_threshold"] == values.get("null_threshold") == (0.5 if task == "squad2" else None)
     assert exported["best_null_threshold"] == scored.get("best_threshold")
     assert store.read_json(tmp_path / "onnx" / "tokenizer_config.json")["model_max_length"] == 40
+
+
+def test_export_with_overrides_describes_its_model(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    write_sst2(tmp_path / "data")
+    encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
+    paths = ("--data", tmp_path / "data")
+    albert("finetune", "sst2", "--checkpoint", encoder, *paths, "--out", tmp_path / "task", *QUICK)
+    positions = SHAPE.max_position_embeddings + 8
+    call = ("export", tmp_path / "task", *paths)
+    albert(*call, "--out", tmp_path / "onnx", "-s", f"model.max_position_embeddings={positions}")
+    assert store.read_json(tmp_path / "onnx" / "config.json")["max_position_embeddings"] == positions
+    sparse = ("-s", "model.attention=window", "-s", "model.attention_window=8")
+    assert "has sparse attention" in albert(*call, "--out", tmp_path / "no", *sparse, expect=4).err
+    assert not (tmp_path / "no").exists()

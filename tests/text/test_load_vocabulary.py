@@ -95,6 +95,35 @@ def test_load_vocabulary_of_transformers_albert_equals_it(added: list[str], tmp_
         assert vocabulary.encode(text) == fast(text, add_special_tokens=False)["input_ids"]
 
 
+def test_load_vocabulary_unigram_marker_equals_transformers(tmp_path: Path) -> None:
+    train_elsewhere(tmp_path, vocab_size=100, user_defined_symbols=["[E1]"], **ALBERT_OPTIONS)
+    tokenizer = AlbertTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]"]})
+    tokenizer.save_pretrained(tmp_path)
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    vocabulary = Vocabulary.load(tmp_path)
+    assert vocabulary.size == len(fast) == 100
+    for text in ("sentence [E1] 3", "[E1]", "a[E1]b"):
+        assert vocabulary.encode(text) == fast(text, add_special_tokens=False)["input_ids"]
+
+
+def test_load_vocabulary_spiece_model_with_added_tokens_raises(tmp_path: Path) -> None:
+    """The remedy, which saves a tokenizer.json, works."""
+    train_elsewhere(tmp_path, vocab_size=100, **ALBERT_OPTIONS)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "albert"}))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": 4}))
+    assert Vocabulary.load(tmp_path).size == 100
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"covidxyz": 100}))
+    with pytest.raises(CheckpointError, match=r"spiece\.model: .* 'covidxyz'") as raised:
+        Vocabulary.load(tmp_path)
+    code = str(raised.value.hint).partition(": ")[2]
+    subprocess.run([sys.executable, "-c", f"from transformers import *; {code}"], check=True)
+    vocabulary = Vocabulary.load(tmp_path)
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    assert vocabulary.size == 101
+    assert vocabulary.encode("a covidxyz") == fast("a covidxyz", add_special_tokens=False)["input_ids"]
+
+
 def test_load_vocabulary_equal_files_use_sentencepiece(vocabulary_dir: Path, tmp_path: Path) -> None:
     for name in ("spiece.model", "tokenizer.json"):
         shutil.copy(vocabulary_dir / name, tmp_path)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import BertTokenizerFast
+from transformers import AutoTokenizer, BertTokenizerFast
 
 from albert_cli.errors import CheckpointError
 from albert_cli.text.vocabulary import Vocabulary
@@ -60,6 +60,36 @@ def test_vocab_txt_of_a_bert_tokenizer_is_read(name: str | None, tmp_path: Path)
     assert Vocabulary.load(tmp_path).pieces == PIECES
 
 
+@pytest.mark.parametrize(
+    ("config", "model_type"),
+    [
+        ({"tokenizer_class": "BertTokenizer", "do_lower_case": False}, None),
+        ({"tokenizer_class": "BertTokenizerFast", "do_lower_case": False, "strip_accents": True}, "albert"),
+        ({"tokenizer_class": "DistilBertTokenizer", "tokenize_chinese_chars": False, "strip_accents": False}, None),
+        ({"tokenizer_class": "BertTokenizer"}, None),
+        ({"do_lower_case": False}, "bert"),
+        ({"do_lower_case": False}, None),
+        ({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False}, "bert"),
+    ],
+)
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_options_of_tokenizer_json_equal_transformers(
+    lowercase: bool, config: dict[str, object], model_type: str | None, tmp_path: Path
+) -> None:
+    """transformers builds the tokenizers of some classes from the pieces, without the normalizer of the file."""
+    path = train_wordpiece(tmp_path) / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["normalizer"]["lowercase"] = lowercase
+    path.write_text(json.dumps(content))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(BERT_ROLES | config))
+    if model_type is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    vocabulary = Vocabulary.load(tmp_path)
+    fast = AutoTokenizer.from_pretrained(tmp_path)
+    lines = lines_of_eight_languages(400)
+    assert vocabulary.encode_batch(lines) == fast(lines, add_special_tokens=False)["input_ids"]
+
+
 @pytest.mark.parametrize("has_options", [True, False])
 def test_vocab_txt_with_added_tokens_equals_transformers(has_options: bool, tmp_path: Path) -> None:
     write_pieces(tmp_path)
@@ -80,6 +110,50 @@ def test_vocab_txt_with_added_tokens_equals_transformers(has_options: bool, tmp_
     (tmp_path / "out").mkdir()
     vocabulary.copy_to(tmp_path / "out")
     assert Vocabulary.load(tmp_path / "out").fingerprint == vocabulary.fingerprint
+
+
+def test_vocab_txt_special_added_token_equals_transformers(tmp_path: Path) -> None:
+    """Text becomes a marker of entities, which has no role, but no token with a role."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "[", "]", "e", "##1"]) + "\n", encoding="utf-8")
+    size = len(PIECES) + 4
+    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    added = {size: {**flags, "content": "[E1]", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "added_tokens_decoder": added})
+    )
+    vocabulary = Vocabulary.load(tmp_path)
+    BertTokenizerFast.from_pretrained(tmp_path).save_pretrained(tmp_path / "json")
+    (tmp_path / "out").mkdir()
+    vocabulary.copy_to(tmp_path / "out")
+    for directory in (tmp_path / "json", tmp_path / "out"):
+        loaded = Vocabulary.load(directory)
+        fast = AutoTokenizer.from_pretrained(directory)
+        assert loaded.fingerprint == vocabulary.fingerprint or directory.name == "json"
+        assert loaded.size == vocabulary.size == len(fast)
+        for text in ("cafe [E1] co[E1]vid", "[e1]", "[E1]"):
+            ids = fast(text, add_special_tokens=False)["input_ids"]
+            assert loaded.encode(text) == vocabulary.encode(text) == ids
+            assert [offsets.ids.tolist() for offsets in loaded.encode_with_offsets([text])] == [ids]
+        assert loaded.encode("[E1] [MASK]") == [size, *loaded.encode("[MASK]")]
+        assert loaded.mask_id not in loaded.encode("[E1] [MASK]")
+    assert size not in vocabulary.ordinary_ids
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("key", ["additional_special_tokens", "extra_special_tokens"])
+@pytest.mark.parametrize("has_json", [True, False])
+def test_listed_special_token_equals_transformers(key: str, name: str, has_json: bool, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "[", "]", "e", "##1", "[E1]"]) + "\n", encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    if has_json:
+        BertTokenizerFast.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    path = tmp_path / name
+    saved = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(saved | {key: ["[E1]", "[missing]"]}))
+    fast = BertTokenizerFast.from_pretrained(tmp_path)
+    vocabulary = Vocabulary.load(tmp_path)
+    assert vocabulary.encode("cafe [E1]") == fast("cafe [E1]", add_special_tokens=False)["input_ids"]
+    assert vocabulary.size == len(PIECES) + 5
 
 
 def test_vocab_txt_mask_token_may_be_added(tmp_path: Path) -> None:

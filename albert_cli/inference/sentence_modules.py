@@ -1,0 +1,78 @@
+"""Read the settings with which sentence-transformers computes the vectors of a model, from the files that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from albert_cli import store
+from albert_cli.text.vocabulary import CONFIG_FILE
+
+_MODULES_FILE: Final = "modules.json"
+_TRANSFORMER_FILE: Final = "sentence_bert_config.json"
+# The modules whose effect albert computes or the settings describe. A normalized vector only has another length.
+_KNOWN_MODULES: Final = ("Transformer", "Pooling", "Normalize")
+# The keys of pooling modes until version 5 of sentence-transformers, each true or false.
+_MODES_BY_KEY: Final = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True)
+class SentenceSettings:
+    """The settings of a sentence-transformers model.
+
+    pooling: the mode, such as "mean" or "cls+max"; max_length: the number of tokens to which texts are truncated; both
+    are None if the files do not have them. further_modules: the classes of modules that change the pooled vectors.
+    """
+
+    pooling: str | None = None
+    max_length: int | None = None
+    further_modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module of the list in `modules.json`: its class with the package, and its folder."""
+
+    type: str
+    path: str
+
+
+def read_sentence_settings(directory: Path) -> SentenceSettings:
+    """Return the settings of the model in a directory, without values if it is none of sentence-transformers."""
+    path = directory / _MODULES_FILE
+    if not path.is_file():
+        return SentenceSettings()
+    folders = {module.type.rpartition(".")[2]: module.path for module in store.read_record(path, list[_Module])}
+    pooling = None
+    if "Pooling" in folders:
+        pooling = _pooling_mode(store.read_json(directory / folders["Pooling"] / "config.json"))
+    further_modules = tuple(name for name in folders if name not in _KNOWN_MODULES)
+    return SentenceSettings(pooling, _read_max_length(directory), further_modules)
+
+
+def _pooling_mode(values: Mapping[str, object]) -> str | None:
+    """Return the mode of the module Pooling; values: the content of its `config.json`."""
+    mode = values.get("pooling_mode")
+    if isinstance(mode, str):
+        return mode
+    modes = mode if isinstance(mode, list) else [name for key, name in _MODES_BY_KEY.items() if values.get(key) is True]
+    return "+".join(map(str, modes)) or None  # the vectors of several modes are concatenated
+
+
+def _read_max_length(directory: Path) -> int | None:
+    """Return the number of tokens to which sentence-transformers truncates texts, None if no file has it."""
+    for name, key in ((_TRANSFORMER_FILE, "max_seq_length"), (CONFIG_FILE, "model_max_length")):
+        path = directory / name
+        length = store.read_json(path).get(key) if path.is_file() else None
+        if isinstance(length, int):
+            return length
+    return None
