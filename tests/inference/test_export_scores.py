@@ -12,7 +12,7 @@ import pytest
 from albert_cli import store
 from tests.helpers.checkpoints import untrained
 from tests.helpers.command import albert
-from tests.helpers.task_runs import SHAPE, WORDS, sentence
+from tests.helpers.task_runs import SHAPE, WORDS, sentence, write_single_file
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -121,3 +121,12 @@ def test_export_scores_equal_those_of_eval(task: str, tiny_vocabulary: Path, tmp
     assert exported["null_threshold"] == values.get("null_threshold") == (0.5 if task == "squad2" else None)
     assert exported["best_null_threshold"] == scored.get("best_threshold")
     assert store.read_json(tmp_path / "onnx" / "tokenizer_config.json")["model_max_length"] == 40
+
+
+def test_export_scores_held_out_rows_of_a_single_file(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    data = write_single_file(tmp_path, "table")
+    encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
+    albert("finetune", "table", "--checkpoint", encoder, "--data", data, "--out", tmp_path / "task", *QUICK)
+    exported = json.loads(albert("export", tmp_path / "task", "--data", data, "--out", tmp_path / "onnx", "--json").out)
+    trained = store.read_json(tmp_path / "task" / "results.json")
+    assert exported["torch"]["scores"] == pytest.approx(trained["scores"], abs=1e-4)
