@@ -13,24 +13,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from albert_cli import config, console, store
+from albert_cli import console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.output import read_earlier_result, require_own_output
-from albert_cli.evaluation.scoring import SCORING_FILES, load_model, predict_examples, prepare_evaluation
+from albert_cli.evaluation.scoring import (
+    SCORING_FILES,
+    load_model,
+    load_scoring_inputs,
+    predict_examples,
+    prepare_evaluation,
+)
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import format_percent
 from albert_cli.inference.table_predictions import check_test_file, predict_test_file
-from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult, RunResult, read_result
+from albert_cli.results import RESULTS, EnsembleGain, EnsembleMember, EnsembleResult
 from albert_cli.tasks.base import Array, Example
-from albert_cli.tasks.squad.data import SquadFiles
-from albert_cli.tasks.table_files import TableFiles
-from albert_cli.tasks.table_sources import TableSource
-from albert_cli.tasks.token_data import TokenFiles
 from albert_cli.training import run
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import score_majority
-from albert_cli.training.task_recipe import FinetuneRecipe, load_recipe
+from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest
 
 
@@ -168,7 +170,7 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
     """
     first = _prepare_member(name, request, directories[0])
     check_test_file(first.task)
-    inputs = _load_inputs(name, request, first, directories)
+    inputs = load_scoring_inputs(name, request, first, directories)
     metric = first.task.metrics[0]
     outputs = []
     scores = []
@@ -180,75 +182,6 @@ def _score_members(name: str, request: TaskRequest, directories: Sequence[Path])
         outputs.append(member_outputs)
         scores.append(score)
     return _ScoredMembers(first, inputs, outputs, scores)
-
-
-def _load_inputs(name: str, request: TaskRequest, first: PreparedTask, directories: Sequence[Path]) -> Inputs:
-    """Load the inputs of the first member, without the rows on which the members are known to be trained.
-
-    If the data are a single file, scoring uses all of its rows. If a run was trained on this file, the dev examples are
-    the rows that its training held out, and the inputs contain its training examples too.
-    """
-    inputs = first.load_inputs()
-    if not _is_single_file(first.task.source, first.request.data):
-        return inputs
-    rows = len(inputs.dev_examples)
-    results = {path: read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()}
-    # Training may leave out examples of the file, such as questions whose answers are not in their context.
-    data_of_runs = {
-        path: result.data
-        for path, result in results.items()
-        if isinstance(result, RunResult) and sum(result.examples.values()) <= rows
-    }
-    all_overrides = list(dict.fromkeys(map(_example_overrides, data_of_runs)))
-    for overrides in all_overrides:
-        trained_request = replace(request, overrides=(*overrides.train, *overrides.dev, *request.overrides))
-        prepared = _prepare_member(name, trained_request, directories[0])
-        task = replace(prepared.task, scores_whole_file=False)
-        training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
-        if training_inputs.fingerprint in data_of_runs.values():
-            if len({other.dev for other in all_overrides if other.dev}) > 1:
-                console.info(
-                    f"{first.request.data}: the members held out different examples; "
-                    "if a member was trained on some of the scored ones, the scores are too high"
-                )
-            return training_inputs
-    console.info(
-        f"{first.request.data}: all {rows:,} examples are scored; "
-        "if a member was trained on some of them, the scores are too high"
-    )
-    return inputs
-
-
-@dataclass(frozen=True)
-class _ExampleOverrides:
-    """Overrides with the settings by which a run's training selected its examples; empty without a recipe."""
-
-    train: tuple[str, ...] = ()
-    dev: tuple[str, ...] = ()
-
-
-def _example_overrides(directory: Path) -> _ExampleOverrides:
-    """Return the overrides from a run's recipe, without `[span]`, which a checkpoint records."""
-    path = directory / "recipe.toml"
-    if not path.is_file():
-        return _ExampleOverrides()
-    recipe = config.validate_recipe(FinetuneRecipe, store.read_toml(path), str(path))
-    data = recipe.data
-    table = recipe.table
-    train = [f"data.train_examples={data.train_examples}"]
-    if data.train_examples:  # without a subset, the examples do not depend on the seed
-        train.append(f"train.seed={recipe.train.seed}")
-    dev = [f"data.dev_examples={data.dev_examples}", f"table.holdout={table.holdout}"]
-    dev.append(f"table.holdout_seed={table.holdout_seed}")
-    return _ExampleOverrides(tuple(train), tuple(dev))
-
-
-def _is_single_file(source: object, data: str | None) -> bool:
-    """Return True if a task's data are a single file, of which training holds out a part as dev."""
-    if isinstance(source, SquadFiles):
-        return data is not None and Path(data).is_file()
-    files = source.tables if isinstance(source, TableSource) else source
-    return isinstance(files, TableFiles | TokenFiles) and files.is_single_file
 
 
 def _prepare_member(name: str, request: TaskRequest, directory: Path) -> PreparedTask:

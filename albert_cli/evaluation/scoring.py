@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
 
-from albert_cli import console, store
+from albert_cli import config, console, store
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.evaluation.output import TEST_PREDICTIONS, best_run, read_earlier_result, require_own_output
 from albert_cli.inference.table_predictions import PredictExamples
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, EvaluationResult, RunResult, ScoredResult, read_result
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Example
+from albert_cli.tasks.squad.data import SquadFiles
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
+from albert_cli.tasks.table_files import TableFiles
+from albert_cli.tasks.table_sources import TableSource
 from albert_cli.tasks.token_classification import NER
+from albert_cli.tasks.token_data import TokenFiles
 from albert_cli.training import capacity, run
 from albert_cli.training.device import autocast
 from albert_cli.training.task_inputs import Inputs, encode_examples
@@ -112,6 +116,81 @@ def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:
         return load_recipe(name, overrides, request.recipes)
     except ConfigError as error:  # `prepare_task` accepted the request's overrides, so the checkpoint's are invalid
         raise CheckpointError(f"{checkpoint.directory / 'config.json'}: {error.message}") from None
+
+
+def load_scoring_inputs(name: str, request: TaskRequest, first: PreparedTask, directories: Sequence[Path]) -> Inputs:
+    """Load the inputs to score models, without the rows on which the models are known to be trained.
+
+    If the data are a single file, scoring uses all of its rows. If a run was trained on this file, the dev examples are
+    the rows that its training held out, and the inputs contain its training examples too.
+
+    first: the first model, prepared for scoring. directories: the checkpoints of all models. Prints which examples of a
+    single file are scored.
+    """
+    inputs = first.load_inputs()
+    if request.split == "test" or not _is_single_file(first.task.source, first.request.data):
+        return inputs
+    rows = len(inputs.dev_examples)
+    results = {path: read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()}
+    # Training may leave out examples of the file, such as questions whose answers are not in their context.
+    data_of_runs = {
+        path: result.data
+        for path, result in results.items()
+        if isinstance(result, RunResult) and sum(result.examples.values()) <= rows
+    }
+    all_overrides = list(dict.fromkeys(map(_example_overrides, data_of_runs)))
+    for overrides in all_overrides:
+        all_settings = (*overrides.train, *overrides.dev, *request.overrides)
+        trained_request = replace(request, overrides=all_settings, checkpoint=str(directories[0]))
+        prepared = prepare_evaluation(name, trained_request, can_train=False)
+        task = replace(prepared.task, scores_whole_file=False)
+        training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
+        if training_inputs.fingerprint in data_of_runs.values():
+            held_out = len(training_inputs.dev_examples)
+            console.info(f"{first.request.data}: the {held_out:,} examples that training held out are scored")
+            if len({other.dev for other in all_overrides if other.dev}) > 1:
+                console.info(
+                    f"{first.request.data}: the models held out different examples; "
+                    "if a model was trained on some of the scored ones, the scores are too high"
+                )
+            return training_inputs
+    console.info(
+        f"{first.request.data}: all {rows:,} examples are scored; "
+        "if a model was trained on some of them, the scores are too high"
+    )
+    return inputs
+
+
+@dataclass(frozen=True)
+class _ExampleOverrides:
+    """Overrides with the settings by which a run's training selected its examples; empty without a recipe."""
+
+    train: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()
+
+
+def _example_overrides(directory: Path) -> _ExampleOverrides:
+    """Return the overrides from a run's recipe, without `[span]`, which a checkpoint records."""
+    path = directory / "recipe.toml"
+    if not path.is_file():
+        return _ExampleOverrides()
+    recipe = config.validate_recipe(FinetuneRecipe, store.read_toml(path), str(path))
+    data = recipe.data
+    table = recipe.table
+    train = [f"data.train_examples={data.train_examples}"]
+    if data.train_examples:  # without a subset, the examples do not depend on the seed
+        train.append(f"train.seed={recipe.train.seed}")
+    dev = [f"data.dev_examples={data.dev_examples}", f"table.holdout={table.holdout}"]
+    dev.append(f"table.holdout_seed={table.holdout_seed}")
+    return _ExampleOverrides(tuple(train), tuple(dev))
+
+
+def _is_single_file(source: object, data: str | None) -> bool:
+    """Return True if a task's data are a single file, of which training holds out a part as dev."""
+    if isinstance(source, SquadFiles):
+        return data is not None and Path(data).is_file()
+    files = source.tables if isinstance(source, TableSource) else source
+    return isinstance(files, TableFiles | TokenFiles) and files.is_single_file
 
 
 def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> ScoredResult:

@@ -30,6 +30,7 @@ from albert_cli.evaluation.parallel import (
 )
 from albert_cli.evaluation.scoring import (
     checkpoint_for_test_set,
+    load_scoring_inputs,
     predict_examples,
     predict_with_run,
     prepare_evaluation,
@@ -69,7 +70,9 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         submission.check_task_submission(prepared.task.name, request.data, submission_file)
     if prepared.needs_training:  # checked before an intermediate task trains for hours
         require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
-    inputs = prepared.load_inputs()
+        inputs = prepared.load_inputs()
+    else:
+        inputs = load_scoring_inputs(name, request, prepared, [prepared.checkpoint.directory])
     check_test_file(prepared.task)
     if prepared.needs_training:
         resolve_schedule(prepared, inputs).check()

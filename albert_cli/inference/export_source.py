@@ -13,7 +13,7 @@ from typing import Final
 from torch import nn
 
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.evaluation.scoring import prepare_evaluation
+from albert_cli.evaluation.scoring import load_scoring_inputs, prepare_evaluation
 from albert_cli.inference.convert import infer_architecture
 from albert_cli.inference.encode import TEXT_READER
 from albert_cli.inference.predict import read_rows
@@ -158,7 +158,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
     task = prepared.task
     if request.null_threshold is not None:
         task = task.with_null_threshold(request.null_threshold)
-    inputs = prepared.load_inputs()
+    inputs = load_scoring_inputs(name, task_request, prepared, [checkpoint.directory])
     return ExportSource(
         checkpoint=prepared.checkpoint,
         vocabulary=opened.vocabulary,

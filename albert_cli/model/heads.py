@@ -10,7 +10,7 @@ V vocabulary size, C labels or choices.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,13 +98,44 @@ class MaskedLanguageModel(_EncoderModel):
         return logits_MV
 
 
+class ScaledLinear(nn.Linear):
+    """A linear layer for values of any size, which is trained in units of `scale` and saved as an ordinary layer.
+
+    An optimizer such as AdamW changes a weight by about the learning rate in a step, whatever the size of the labels,
+    so an ordinary layer does not reach labels in the hundreds. `scale` must be a power of two: saving and loading the
+    weights then changes no bit. The outputs are in fp32, because bf16 would lose small differences of large values.
+    """
+
+    scale = 1.0
+
+    def forward(self, x_NH: Tensor) -> Tensor:
+        """Return the outputs [N, C] of the ordinary layer."""
+        with torch.autocast(x_NH.device.type, enabled=False):
+            values_NC = super().forward(x_NH.float())
+            return values_NC if self.scale == 1 else values_NC * self.scale
+
+    def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.scale != 1:
+            for name in ("weight", "bias"):
+                destination[prefix + name] = destination[prefix + name] * self.scale
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *options: Any) -> None:
+        if self.scale != 1:
+            for name in ("weight", "bias"):
+                state_dict[prefix + name] = state_dict[prefix + name] / self.scale
+        super()._load_from_state_dict(state_dict, prefix, *options)
+
+
 class _Classifier(_EncoderModel):
     """Base class of classifiers: dropout and a linear layer, which subclasses apply to vectors of the encoder."""
 
-    def __init__(self, config: ModelConfig, num_labels: int, *, pooler: bool = True) -> None:
+    def __init__(
+        self, config: ModelConfig, num_labels: int, *, pooler: bool = True, layer: type[nn.Linear] = nn.Linear
+    ) -> None:
         super().__init__(config, pooler=pooler)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, num_labels)
+        self.classifier = layer(config.hidden_size, num_labels)
         initialize(self.classifier, std=config.initial_std)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from enum import Enum
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from albert_cli import console, store
@@ -64,9 +63,8 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, policy: LoadPolicy = 
             f"{checkpoint.directory / WEIGHTS_FILE}: {unexpected[0]} is not a part of the encoder in config.json",
             MISMATCH_HINT,
         )
-    with torch.no_grad():
-        for name, tensor in matching.items():
-            parameters[name].copy_(tensor)
+    # Not a copy in place, because `ScaledLinear` converts its weights.
+    model.load_state_dict({**parameters, **matching})
     if any(_part_name(name) == "pooler" for name in new):
         console.warn(f"{checkpoint.directory}: has no pooler; it starts from random weights")
     if store.read_manifest(checkpoint.directory) is None:  # written by another program, so its parts are not known

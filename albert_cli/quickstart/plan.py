@@ -11,6 +11,7 @@ from typing import Final
 
 from albert_cli import config
 from albert_cli.errors import ConfigError, InputError
+from albert_cli.inference.table_predictions import check_test_file
 from albert_cli.quickstart.bundled import BundledDataSettings
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.table import open_table
@@ -99,8 +100,8 @@ def plan_own_data(
 
     max_time, labels, size: the options `--max-time`, `--labels` and `--size`; None for the defaults. overrides: of the
     fine-tuning recipe. text_options: of the vocabulary and the shards. Raises `InputError` if a text is stdin, or if
-    the table has no training data or too few dev rows, and `ConfigError` if `max_time`, `labels` or an override is
-    invalid.
+    the table has no training data, too few dev rows or a damaged test file, and `ConfigError` if `max_time`, `labels`
+    or an override is invalid.
     """
     max_time = max_time or _DEFAULT_TIME
     parse_duration(max_time, "--max-time")  # only pretraining uses it, after other steps have taken their time
@@ -114,6 +115,7 @@ def plan_own_data(
     task = open_table(settings, table)
     if task.train_split is None:
         raise InputError(f"{table}: has no training data", "add a train file to --table")
+    check_test_file(task)  # the last step reads it, hours after the first one
     rows = len(task.read(task.train_split, table))
     dev_rows = len(task.read(task.dev_splits[0], table))
     if dev_rows < _MIN_DEV_ROWS:

@@ -233,6 +233,9 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """The number of sequences of an item of the features (an example or a window)."""
         return 1
 
+    def scale_to_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
+        """Prepare the head for the size of the labels, if the task predicts values of any size."""
+
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
         """Initialize the head's bias from the labels' frequencies, if this kind of head has such a bias."""
 

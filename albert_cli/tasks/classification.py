@@ -23,7 +23,7 @@ from albert_cli.errors import CheckpointError, InputError
 from albert_cli.formatting import round_prediction
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
-from albert_cli.model.heads import SequenceClassifier
+from albert_cli.model.heads import ScaledLinear, SequenceClassifier
 from albert_cli.model.packing import pack, to_device
 from albert_cli.tasks.base import Array, Example, Task, check_finite, iter_evaluation_batches
 from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
@@ -41,6 +41,7 @@ class LabeledExample(Example, Protocol):
         """The class index, or the value in a regression; None if it is hidden."""
 
 
+_ANY_VALUE = (-math.inf, math.inf)
 LabeledT = TypeVar("LabeledT", bound=LabeledExample)
 
 
@@ -148,10 +149,11 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
 class Classification(LogitsTask[TextExample]):
     """Classification by a linear layer on the pooled [CLS] vector; regression if there are no `labels`.
 
-    `value_range` is the lowest and the highest value that a regression accepts as a label.
+    `value_range` is the lowest and the highest value that a regression accepts as a label. Without a range, the values
+    may have any size, so the head is a `ScaledLinear`.
     """
 
-    value_range: tuple[float, float] = (-math.inf, math.inf)
+    value_range: tuple[float, float] = _ANY_VALUE
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -188,7 +190,26 @@ class Classification(LogitsTask[TextExample]):
         return encode_pairs(texts, label_array([e.label for e in examples]), vocabulary, max_seq_length)
 
     def new_model(self, config: ModelConfig) -> SequenceClassifier:
-        return SequenceClassifier(config, len(self.output_names))
+        has_values_of_any_size = self.is_regression and self.value_range == _ANY_VALUE
+        layer = ScaledLinear if has_values_of_any_size else nn.Linear
+        return SequenceClassifier(config, len(self.output_names), layer=layer)
+
+    def scale_to_labels(self, model: nn.Module, examples: Sequence[TextExample]) -> None:
+        """Set a `ScaledLinear` head's scale to about the labels' standard deviation, and its bias to their mean."""
+        if not isinstance(model.classifier, ScaledLinear):
+            return
+        labels = np.array([example.label for example in examples], dtype=np.float64)
+        if np.ptp(labels) > 0:
+            model.classifier.scale = 2.0 ** round(math.log2(labels.std()))
+        self.init_bias_from_labels(model, examples)
+
+    def loss_sum(self, model: nn.Module, batch: PackedBatch, labels: Array, device: torch.device) -> Tensor:
+        head = model.classifier
+        if not isinstance(head, ScaledLinear):
+            return super().loss_sum(model, batch, labels, device)
+        (labels_N,) = to_device([labels], device)
+        # In units of the labels too, so that the size of the gradients does not depend on the size of the labels.
+        return self.loss_from_logits(model(pack(batch, device)) / head.scale, labels_N / head.scale)
 
     @torch.no_grad()
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[TextExample]) -> None:
@@ -196,7 +217,8 @@ class Classification(LogitsTask[TextExample]):
         assert isinstance(model, SequenceClassifier)
         labels = np.array([example.label for example in examples])
         if self.is_regression:
-            bias = labels.mean(keepdims=True)
+            scale = model.classifier.scale if isinstance(model.classifier, ScaledLinear) else 1
+            bias = labels.mean(keepdims=True) / scale
         else:
             counts = np.bincount(labels, minlength=len(self.labels)) + 1  # so that no count is 0, with logarithm -inf
             bias = np.log(counts / counts.sum())

@@ -173,7 +173,7 @@ def reject_shared_columns(
     named += [("choices", name) for name in settings.choices]
     named += [("label_columns", name) for name in settings.label_columns]
     columns: list[tuple[str, int | None]] = [*texts]
-    columns += [(role, table.columns.index(name)) for role, name in named if name in table.columns]
+    columns += [(role, table.columns.index(name)) for role, name in named if name and name in table.columns]
     columns.append(("label", label))
     used = [(role, column) for role, column in columns if column is not None]
     text_roles: dict[int, str] = {}

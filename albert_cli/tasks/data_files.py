@@ -98,14 +98,17 @@ def read_text(path: Path) -> str:
     with translate_read_errors(path):
         raw = _read_gzip(path) if path.suffix.lower() == ".gz" else path.read_bytes()
     reject_binary_formats(path, raw)
+    reject_utf16(path, raw)  # UTF-16 of English without a byte order mark is valid UTF-8
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        reject_utf16(path, raw)
         line = raw.count(b"\n", 0, error.start) + 1
         line_start = raw.rfind(b"\n", 0, error.start) + 1
         raise InputError(f"{path}:{line}: not valid UTF-8", suggest_conversion(raw[line_start:])) from None
     reject_iso_2022_jp(text, lambda: str(path))
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path}:{line}: a NUL character in the text", "remove it: tr -d '\\000'")
     return text
 
 

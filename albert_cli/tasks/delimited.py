@@ -17,7 +17,7 @@ from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.text.lines import NumberedLines
-from albert_cli.text.records import has_wrong_delimiter, iter_csv_rows
+from albert_cli.text.records import carriage_return_error, has_wrong_delimiter, iter_csv_rows
 from albert_cli.text.sources import JSON_LINES_ENDINGS
 
 DELIMITER_HINT: Final = "use -s table.delimiter=';' if the columns are separated by another character"
@@ -77,7 +77,7 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, is_si
     * `rows` are the rows that are not blank. While they are read, a row that is not as wide as the header raises
       `InputError`.
 
-    Raises `InputError` if the header is missing, or if a column name occurs twice.
+    Raises `InputError` if the header is missing or contains line ends outside quotes, or if a column name occurs twice.
     """
     delimiter = dialect.delimiter
     first = next(lines, None)
@@ -108,6 +108,9 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, is_si
     while width > 1 and not header[width - 1].strip():  # a spreadsheet may add delimiters at the ends of all lines
         width -= 1
     columns = header[:width]
+    # Without quoting, a file whose lines end with carriage returns would be a single line.
+    if not dialect.quoting and any("\r" in name.rstrip("\r") for name in header):
+        raise carriage_return_error(f"{origin}:1")
     for name in columns:
         if columns.count(name) > 1:
             raise InputError(f"{origin}:1: the column {name!r} occurs twice", "rename one of them")

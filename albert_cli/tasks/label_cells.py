@@ -47,14 +47,19 @@ class LabelCell(NamedTuple):
 def read_label_cells(table: TextTable, settings: TableSettings) -> list[LabelCell]:
     """Return the labels of all rows; with `table.decimal = ","` decimal commas become points.
 
-    Raises `InputError` if there is no column of labels.
+    Raises `InputError` if there is no column of labels, and with `table.decimal = ","` for a number with a point, which
+    may separate thousands.
     """
     column = require_label_column(table, settings)
     labels = []
     for index, row in enumerate(table.cells):
         text = row[column].strip()
-        if settings.decimal == "," and _is_number_with_comma(text):
-            text = text.replace(",", ".")
+        if settings.decimal == ",":
+            if "." in text and (is_number(text) or _NUMBER_WITH_UNIT.fullmatch(text)):
+                message = f"{table.where(index)}: the label {text!r} is a number with other characters"
+                raise InputError(message, "write plain numbers with a decimal comma, such as 1234,5")
+            if _is_number_with_comma(text):
+                text = text.replace(",", ".")
         labels.append(LabelCell(text, table.where(index)))
     return labels
 

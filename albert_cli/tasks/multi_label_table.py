@@ -54,9 +54,10 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
     if settings.label_columns:
         return _read_label_columns(table, settings)
     column = require_label_column(table, settings)
+    cells = [LabelCell(row[column].strip(), table.where(index)) for index, row in enumerate(table.cells)]
+    _reject_vectors(cells)
     label_sets = []
-    for index, row in enumerate(table.cells):
-        cell = LabelCell(row[column].strip(), table.where(index))
+    for cell in cells:
         if cell.text and is_missing(cell.text, classes, ambiguous=settings.missing == "skip"):
             label_sets.append(LabelSet((), cell.where, missing=cell))
         else:
@@ -89,6 +90,31 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
                 names.append(name)
         label_sets.append(LabelSet(tuple(names), table.where(index)))
     return label_sets
+
+
+def _reject_vectors(cells: Sequence[LabelCell]) -> None:
+    """Raise `InputError` if the labels are vectors with a number for each class, 0 or 1, instead of lists of classes.
+
+    The classes "0" and "1" are accepted if the lists differ in length, or if no list repeats an item.
+    """
+    labeled = [cell for cell in cells if cell.text]
+    vectors = [_parse_vector(cell.text) for cell in labeled]
+    lengths = {len(vector) for vector in vectors}
+    repeats_item = any(len(set(vector)) < len(vector) for vector in vectors)
+    if len(lengths) == 1 and min(lengths) > 1 and repeats_item:
+        message = f"{labeled[0].where}: the label {labeled[0].text!r} looks like a vector of 0 and 1"
+        hint = "write the names of the classes, or a column for each class and use -s table.label_columns=[…]"
+        raise InputError(message, hint)
+
+
+def _parse_vector(cell: str) -> list[int]:
+    """Return a JSON list of 0, 1, true and false as numbers; [] for anything else."""
+    try:
+        values = json.loads(cell.lower())  # pandas writes True and False into a CSV file
+    except (ValueError, RecursionError):
+        return []
+    is_vector = isinstance(values, list) and all(isinstance(value, int | float) and value in (0, 1) for value in values)
+    return [int(value) for value in values] if is_vector else []
 
 
 def _split_classes(cell: str, where: str) -> tuple[str, ...]:

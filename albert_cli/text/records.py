@@ -123,9 +123,14 @@ def iter_csv_rows(
     except csv.Error as error:
         row_location = location(row_line_numbers[0])
         if "new-line character" in str(error):
-            hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
-            raise InputError(f"{row_location}: a carriage return outside quotes", hint) from None
+            raise carriage_return_error(row_location) from None
         raise InputError(f"{row_location}: {error}", "close or double the quote") from None
+
+
+def carriage_return_error(where: str) -> InputError:
+    """Return the error for a row of a table with a carriage return that does not belong to a quoted cell."""
+    hint = "only a line feed ends a row: convert the line ends (tr '\\r' '\\n'), or quote the cell"
+    return InputError(f"{where}: a carriage return outside quotes", hint)
 
 
 def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tuple[int, JsonObject]]:

@@ -63,6 +63,7 @@ def build_model(prepared: PreparedTask, inputs: Inputs, seed: int, train: TrainS
     torch.manual_seed(seed)
     model = prepared.task.new_model(config)
     assert isinstance(model.encoder, Encoder)
+    prepared.task.scale_to_labels(model, inputs.train_examples)  # before a trained head is loaded, which keeps its bias
     _load_checkpoint(model, prepared)
     check_overlap_heads(settings.overlap_heads, settings.overlap_context_heads, config)
     # The overlap heads replace the first heads of each block, and the context heads the last ones, also in a pretrained

@@ -101,6 +101,7 @@ class TaskModelSettings:
     set `head` or `labels`.
 
     With `classifier_bias = "labels"` a new head's bias starts at the mean label or at the log class frequencies.
+    The values of a table have any size, so their bias always starts at the mean.
 
     For pairs of texts and small encoders, `overlap_heads` attention heads of each block are initialized to attend to
     the same word in the other text, so that [CLS] receives the fraction of shared words. `overlap_context_heads` more

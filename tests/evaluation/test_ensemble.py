@@ -20,7 +20,7 @@ from albert_cli.tasks.classification import softmax
 from albert_cli.tasks.glue import GLUE
 from albert_cli.training.task_setup import TaskRequest
 from tests.helpers.command import albert
-from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence
+from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence, write_single_file
 
 
 def test_select_greedily_stops_without_improvement() -> None:
@@ -86,26 +86,6 @@ def test_ensemble_absolute_and_relative_path_are_one_member(
     request = TaskRequest("", str(glue), 1, (), "cpu")
     with pytest.raises(ConfigError, match="an ensemble needs two or more checkpoints"):
         evaluate_ensemble("cola", request, ["cola", str(tuned("cola"))], tmp_path / "out")
-
-
-def write_single_file(folder: Path, task: str) -> Path:
-    """Write 30 labeled texts to one file of a table, of tagged words, or of questions."""
-    if task == "ner":
-        path = folder / "all.conll"
-        path.write_text("".join(f"bade B-PER\n{sentence(i).split()[0]} O\n\n" for i in range(30)))
-    elif task == "squad1":
-        path = folder / "all.jsonl"
-        answers = {"text": ["bade"], "answer_start": [0]}
-        rows = [
-            {"id": i, "title": f"t{i}", "context": f"bade {sentence(i)}", "question": "figo?", "answers": answers}
-            for i in range(30)
-        ]
-        rows[0]["context"] = "without the answer"  # left out for training
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        path = folder / "all.csv"
-        path.write_text("text,label\n" + "".join(f"{sentence(i)},{'ab'[i % 2]}\n" for i in range(30)))
-    return path
 
 
 @pytest.mark.parametrize("task", ["table", "ner", "squad1"])

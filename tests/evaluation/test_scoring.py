@@ -18,8 +18,9 @@ from albert_cli.evaluation.scoring import (
     prepare_evaluation,
 )
 from albert_cli.training.task_setup import TaskRequest
+from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
-from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence, write_foreign
+from tests.helpers.task_runs import QUICK, evaluate, finetune, prepare, sentence, write_foreign, write_single_file
 
 
 def test_test_set_is_predicted_with_the_best_runs_precision(
@@ -82,3 +83,31 @@ def test_eval_unnamed_value_is_scored(encoder: Path, tmp_path: Path) -> None:
     trained = finetune(prepare("table", str(encoder), data, QUICK, "cpu"), tmp_path / "run", 0)
     foreign = str(write_foreign(tmp_path / "run", tmp_path / "foreign", ("LABEL_0",)))
     assert evaluate("table", foreign, data, tmp_path / "out", 1, QUICK, "cpu")["scores"] == trained["scores"]
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("table", ()),
+        ("ner", ()),
+        ("squad1", ("span.max_query_length=6", "span.doc_stride=4")),
+        ("table", ("data.train_examples=8",)),
+        ("table", ("table.holdout=0.4", "table.holdout_seed=3", "data.dev_examples=4")),
+    ],
+)
+def test_eval_scores_held_out_rows_of_a_single_file(
+    task: str, settings: tuple[str, ...], encoder: Path, tmp_path: Path
+) -> None:
+    path = write_single_file(tmp_path, task)
+    trained = finetune(prepare(task, str(encoder), str(path), (*QUICK, *settings), "cpu"), tmp_path / "run", 0)
+    call = ["eval", task, "--checkpoint", tmp_path / "run", "--device", "cpu", "--data"]
+    printed = albert(*call, path, "--out", tmp_path / "same").err
+    scored = store.read_json(tmp_path / "same" / "results.json")
+    for key in ("examples", "data", "scores", "majority"):
+        assert scored[key] == trained[key], key
+    assert f"the {scored['examples']['dev']} examples that training held out are scored" in printed
+    other = tmp_path / f"other{path.suffix}"
+    other.write_text(path.read_text().replace("figo", "luma"))
+    printed = albert(*call, other, "--out", tmp_path / "other").err
+    assert store.read_json(tmp_path / "other" / "results.json")["examples"] == {"dev": 30}
+    assert "all 30 examples are scored" in printed

@@ -66,6 +66,26 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
+def write_single_file(folder: Path, task: str) -> Path:
+    """Write 30 labeled texts to one file of a table, of tagged words, or of questions."""
+    if task == "ner":
+        path = folder / "all.conll"
+        path.write_text("".join(f"bade B-PER\n{sentence(i).split()[0]} O\n\n" for i in range(30)))
+    elif task == "squad1":
+        path = folder / "all.jsonl"
+        answers = {"text": ["bade"], "answer_start": [0]}
+        rows = [
+            {"id": i, "title": f"t{i}", "context": f"bade {sentence(i)}", "question": "figo?", "answers": answers}
+            for i in range(30)
+        ]
+        rows[0]["context"] = "without the answer"  # left out for training
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        path = folder / "all.csv"
+        path.write_text("text,label\n" + "".join(f"{sentence(i)},{'ab'[i % 2]}\n" for i in range(30)))
+    return path
+
+
 def write_foreign(directory: Path, out: Path, labels: tuple[str, ...], **changes: object) -> Path:
     """Copy a model as another program would write it: without a manifest, with other names of labels."""
     shutil.copytree(directory, out, ignore=shutil.ignore_patterns("manifest.json", "results.json", ".lock"))

@@ -12,7 +12,7 @@ import pytest
 from albert_cli import store
 from tests.helpers.checkpoints import untrained
 from tests.helpers.command import albert
-from tests.helpers.task_runs import SHAPE, WORDS, sentence
+from tests.helpers.task_runs import SHAPE, WORDS, sentence, write_single_file
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -135,3 +135,12 @@ def test_export_with_overrides_describes_its_model(tiny_vocabulary: Path, tmp_pa
     sparse = ("-s", "model.attention=window", "-s", "model.attention_window=8")
     assert "has sparse attention" in albert(*call, "--out", tmp_path / "no", *sparse, expect=4).err
     assert not (tmp_path / "no").exists()
+
+
+def test_export_scores_held_out_rows_of_a_single_file(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    data = write_single_file(tmp_path, "table")
+    encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
+    albert("finetune", "table", "--checkpoint", encoder, "--data", data, "--out", tmp_path / "task", *QUICK)
+    exported = json.loads(albert("export", tmp_path / "task", "--data", data, "--out", tmp_path / "onnx", "--json").out)
+    trained = store.read_json(tmp_path / "task" / "results.json")
+    assert exported["torch"]["scores"] == pytest.approx(trained["scores"], abs=1e-4)

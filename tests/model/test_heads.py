@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from albert_cli.counting import costs
-from albert_cli.model.heads import PretrainingModel, SequenceClassifier
+from albert_cli.model.heads import PretrainingModel, ScaledLinear, SequenceClassifier
 from albert_cli.model.packing import pack
 from tests.helpers.shapes import TINY, random_batch
 
@@ -68,3 +68,17 @@ def test_classifier_reads_only_the_first_token() -> None:
     assert torch.equal(model(pack(BATCH, CPU)), model(pack(changed, CPU)))
     changed.ids[0] = (BATCH.ids[0] + 1) % TINY.vocab_size
     assert not torch.equal(model(pack(BATCH, CPU))[0], model(pack(changed, CPU))[0])
+
+
+def test_scaled_linear_saves_an_ordinary_linear_layer() -> None:
+    x_NH = torch.randn(3, 8)
+    plain = torch.nn.Linear(8, 1)
+    scaled = ScaledLinear(8, 1)
+    scaled.scale = 256.0
+    scaled.load_state_dict(plain.state_dict())
+    assert torch.equal(scaled.weight * 256, plain.weight)
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(scaled.state_dict()[name], tensor)
+    assert torch.allclose(scaled(x_NH), plain(x_NH), atol=1e-6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert scaled(x_NH).dtype == torch.float32

@@ -153,6 +153,11 @@ def test_one_document_and_leading_hyphens_reach_the_end(tmp_path: Path, monkeypa
         ),
         (["--text", "{text}"], 2, "needs both --text and --table"),
         (["--text", "{text}", "--table", "{table}", "-s", "table.text=body"], 3, "no column 'body'"),
+        (
+            ["--text", "{text}", "--table", "{table}", "-s", "table.text=review", "-s", "table.test={text}"],
+            3,
+            "for the text",
+        ),
         (["-s", "table.text=review"], 2, "needs both --text and --table"),
         (["--no-strip-accents"], 2, "needs both --text and --table"),
         (["--text", "-", "--table", "{table}", "-s", "table.text=review"], 3, "--text -: stdin"),

@@ -40,6 +40,15 @@ def rows_of(task: Classification, checkpoint: hub.Checkpoint) -> list[float]:
     return ordered
 
 
+def test_scale_to_labels_leaves_values_of_a_known_range() -> None:
+    examples = [TextExample("a", "b", value, str(value)) for value in (0.0, 5.0)]
+    shape = ModelConfig(vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=1, intermediate_size=4)
+    for name in ("stsb", "cola"):
+        model = GLUE[name].new_model(shape)
+        GLUE[name].scale_to_labels(model, examples)
+        assert type(model.classifier) is torch.nn.Linear and not model.classifier.bias.any()
+
+
 @pytest.mark.parametrize(
     ("task", "labels", "rows"),
     [

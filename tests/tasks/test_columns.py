@@ -258,3 +258,20 @@ def test_label_column_of_train_is_that_of_all_files(tmp_path: Path, texts: str, 
     (tmp_path / "dev.csv").write_text((tmp_path / "test.csv").read_text())
     with pytest.raises(InputError, match=rf"dev\.csv: no column '{label}' for the label"):
         open_table(settings, str(tmp_path)).read("dev")
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "labels"),
+    [
+        (",text,label\n0,a b,x\n1,c d,y\n", {}, ("x", "y")),
+        (",text,x,y\n0,a b,0,1\n1,c d,1,0\n", {"label_columns": ("x", "y")}, ("x", "y")),
+        (",question,choice1,choice2,label\n0,a b,c,d,0\n1,e f,g,h,1\n", {}, ("A", "B")),
+    ],
+)
+def test_reject_shared_columns_ignores_an_unnamed_column(
+    tmp_path: Path, content: str, settings: dict[str, Any], labels: tuple[str, ...]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    recipe = {"train": str(path), "dev": str(path)} | settings
+    assert open_table(validate_recipe(TableSettings, recipe, "recipe")).labels == labels

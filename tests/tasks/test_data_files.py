@@ -162,6 +162,22 @@ def test_read_text_of_another_encoding_hints_the_conversion(tmp_path: Path) -> N
         assert encoding.replace("iso", "iso-").replace("_", "-").upper() in str(raised.value.hint)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_read_text_utf16_without_a_mark_is_recognized(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_bytes("text\tlabel\na\tx\n".encode(encoding))
+    with pytest.raises(InputError, match=f"is {encoding[:6].upper()}, not UTF-8") as raised:
+        read_text(path)
+    assert encoding.replace("-le", "le").replace("-be", "be").upper() in str(raised.value.hint)
+
+
+def test_read_text_nul_character_is_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b"text\tlabel\na\0b\tx\n")
+    with pytest.raises(InputError, match=r"a\.tsv:2: a NUL character in the text"):
+        read_text(path)
+
+
 def test_read_text_gzip_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("albert_cli.tasks.data_files._MAX_EXPANDED_BYTES", 1 << 20)
     path = tmp_path / "a.tsv.gz"

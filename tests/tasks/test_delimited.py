@@ -69,20 +69,22 @@ def test_table_settings_of_training_apply_to_prediction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        ("text,n\na,b,1\n", ":2: 3 fields instead of 2"),
-        ("text,n,\na,b,1\n", ":2: 3 fields instead of 2"),
-        ("text,n\na\n", ":2: 1 field instead of 2"),
-        ("text,text\na,b\n", ":1: the column 'text' occurs twice"),
-        ("", ": empty, without a header"),
-        ('text,n\n"a,1\n', ":2: unexpected end of data"),
-        ("PK\x03\x04", ": an Excel or LibreOffice workbook"),
-        ("\x1f\x8b\x08", ""),
+        ("a.csv", "text,n\na,b,1\n", ":2: 3 fields instead of 2"),
+        ("a.csv", "text,n,\na,b,1\n", ":2: 3 fields instead of 2"),
+        ("a.csv", "text,n\na\n", ":2: 1 field instead of 2"),
+        ("a.csv", "text,text\na,b\n", ":1: the column 'text' occurs twice"),
+        ("a.csv", "", ": empty, without a header"),
+        ("a.csv", 'text,n\n"a,1\n', ":2: unexpected end of data"),
+        ("a.csv", "PK\x03\x04", ": an Excel or LibreOffice workbook"),
+        ("a.csv", "\x1f\x8b\x08", ""),
+        ("a.tsv", "text\tlabel\ra b\tx\rc d\ty\r", ":1: a carriage return outside quotes"),
+        ("a.tsv", "text\ra b\rc d\r", ":1: a carriage return outside quotes"),
     ],
 )
-def test_bad_table_is_rejected_alike(tmp_path: Path, content: str, message: str) -> None:
-    path = tmp_path / "a.csv"
+def test_bad_table_is_rejected_alike(tmp_path: Path, name: str, content: str, message: str) -> None:
+    path = tmp_path / name
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(InputError) as in_training:
         read_table(path, TableSettings())

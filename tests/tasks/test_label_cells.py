@@ -61,6 +61,17 @@ def test_infer_classes_decimal_comma_needs_a_setting(tmp_path: Path, value: str)
     assert open_labels(tmp_path, labels, kind="classification").labels != ()
 
 
+@pytest.mark.parametrize("kind", ["auto", "regression"])
+@pytest.mark.parametrize("labels", [["12,5", "999", "1.250"], ["12,5", "1.250,75"], ["12", "1.250"]])
+def test_read_label_cells_point_and_comma_are_rejected(tmp_path: Path, labels: list[str], kind: str) -> None:
+    with pytest.raises(
+        InputError, match=r"a\.csv:\d: the label '1\.250.*' is a number with other characters"
+    ) as raised:
+        task = open_labels(tmp_path, labels, decimal=",", kind=kind)
+        task.read("dev")
+    assert "decimal comma" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize("stray", ["good", ">5", "4 stars", "1.5.2", "5%", "1_0"])
 def test_infer_classes_text_among_fractions_is_rejected(tmp_path: Path, stray: str) -> None:
     with pytest.raises(InputError, match=r"a\.csv:22: the label .* is not a number, but others have fractions"):

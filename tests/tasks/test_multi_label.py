@@ -99,6 +99,24 @@ def test_read_multi_label_bad_label_names_the_line(
         open_as(path, **settings).read("dev")
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [([0, 1, 0], [1, 0, 0], [0, 0, 0]), ("[0, 1]", "[1, 1]"), ([True, False], None, [True, True]), ([0, 0.0], [1, 0])],
+)
+def test_read_multi_label_vectors_of_0_and_1_are_rejected(tmp_path: Path, rows: Sequence[object]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "a", "label": row}) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"a\.jsonl:1: the label .* looks like a vector of 0 and 1") as raised:
+        open_as(path)
+    assert "table.label_columns" in str(raised.value.hint)
+
+
+def test_read_multi_label_classes_0_and_1_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "a", "label": row}) + "\n" for row in ([0], [1, 0], [])))
+    assert [example.labels for example in open_as(path).read("dev")] == [(0,), (0, 1), ()]
+
+
 def test_read_multi_label_missing_labels(tmp_path: Path) -> None:
     rows = "text,label\na,x|y\nb,NA\nc,\nd,null\ne,x\n"
     (tmp_path / "a.csv").write_text(rows, encoding="utf-8")

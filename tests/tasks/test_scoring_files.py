@@ -95,6 +95,7 @@ def test_eval_scores_all_of_a_single_file(tmp_path: Path, tiny_vocabulary: Path)
     encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
     albert("finetune", "table", "--checkpoint", encoder, "--data", tmp_path, "--out", tmp_path / "model", *QUICK)
     path = write_table(tmp_path / "new.csv")
+    path.write_text(path.read_text(encoding="utf-8").replace("film", "book"), encoding="utf-8")  # not the training data
     call = ["eval", "table", "--checkpoint", tmp_path / "model", "--data", path, "--device", "cpu"]
     result = json.loads(albert(*call, "--out", tmp_path / "scores", "--json").out)
     assert result["examples"] == {"dev": ROWS}

@@ -259,6 +259,8 @@ def test_open_table_labels_need_no_train(tmp_path: Path) -> None:
         ("a.tsv", "", "empty", ""),
         ("a.csv", 'text,label\nx,1\n"y,1\nz,0\n', "a.csv:3:", "quote"),
         ("a.csv", "text,label\rx,1\ry,0\r", "a.csv:1: a carriage return outside quotes", "line ends"),
+        ("a.tsv", "text\tlabel\ra b\tx\rc d\ty\r", "a.tsv:1: a carriage return", "line ends"),
+        ("a.txt", "text\tlabel\ra b\tx\rc d\ty", "a.txt:1: a carriage return", "line ends"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "x"}\n', "a.jsonl:2: no key 'label'", ""),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text"\n', "a.jsonl:2: not valid JSON", ""),
         ("a.jsonl", "[1]\n", "a.jsonl:1: not a JSON object", ""),

@@ -195,9 +195,8 @@ def test_build_model_bias_from_labels(prepared: PreparedTask, tmp_path: Path) ->
     assert initial_bias(prepared).exp().tolist() == pytest.approx([fraction, 1 - fraction])
     (tmp_path / "train.tsv").write_text("text\tlabel\nkra\t1.5\nwi\t2.5\nne\t3.5\n")
     values = prepare("table", str(prepared.checkpoint.directory), str(tmp_path), (), "cpu")
-    labels = train_labels(values)
-    mean = sum(labels) / len(labels)
-    assert initial_bias(values).tolist() == pytest.approx([mean])
+    bias = build_model(values, 0).state_dict()["classifier.bias"]  # a table's values have any size
+    assert bias.tolist() == pytest.approx([statistics.mean(train_labels(values))])
 
 
 def test_load_inputs_subset_depends_on_the_seed(prepared: PreparedTask, tmp_path: Path) -> None:
@@ -543,13 +542,65 @@ def test_finetune_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("wi wi wi\n")
     predict_file(str(out), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     assert isinstance(predictions(tmp_path / "out.jsonl")[0]["prediction"], float)
-    bf16 = (*OVERRIDES, "train.precision=bf16", "schedule.total_steps=12")
+    bf16 = (*OVERRIDES, "train.precision=bf16")
     result = finetune(prepare("table", str(finished), str(tmp_path), bf16, "cpu"), tmp_path / "bf16", 0)
     bf16_rows = predictions(tmp_path / "bf16" / "predictions.dev.jsonl")
     labels = [row["label"] for row in bf16_rows]
     predicted = [row["prediction"] for row in bf16_rows]
     # The recorded score is the score of the saved predictions.
     assert np.corrcoef(labels, predicted)[0, 1] == pytest.approx(result["score"], abs=2e-5)
+
+
+def write_values(folder: Path, low: float, high: float) -> Path:
+    """Write a table of texts that repeat one of two words, which determines the value."""
+    folder.mkdir()
+    for name, rows in (("train", 80), ("dev", 40)):
+        lines = ["text\tlabel"]
+        for row in range(rows):
+            lines.append(f"{' '.join([('kra', 'wi')[row % 2]] * (1 + row // 2 % 6))}\t{(low, high)[row % 2]}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(("low", "high"), [(100.5, 900.5), (0.0015, 0.0025), (-40_000.5, -39_998.5), (1e12, 2e12)])
+def test_finetune_regression_learns_values_of_any_size(
+    low: float, high: float, tiny_vocabulary: Path, tmp_path: Path
+) -> None:
+    data = write_values(tmp_path / "data", low, high)
+    encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
+    overrides = (*OVERRIDES, "table.kind=regression", "schedule.total_steps=60", "train.eval_every=60")
+    finetune(prepare("table", str(encoder), str(data), overrides, "cpu"), tmp_path / "run", 0)
+    dev = predictions(tmp_path / "run" / "predictions.dev.jsonl")
+    for value in (low, high):
+        mean = statistics.mean(row["prediction"] for row in dev if row["label"] == value)
+        assert mean == pytest.approx(value, abs=0.2 * (high - low))
+    (tmp_path / "in.txt").write_text("kra\nwi\n")
+    predict_file(str(tmp_path / "run"), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
+    for row, value in zip(predictions(tmp_path / "out.jsonl"), (low, high), strict=True):
+        assert row["prediction"] == pytest.approx(value, abs=0.3 * (high - low))
+
+
+def test_finetune_regression_resumes_to_the_same_weights(finished: Path, tmp_path: Path) -> None:
+    data = write_values(tmp_path / "data", 100.5, 900.5)
+    prepared = prepare("table", str(finished), str(data), OVERRIDES, "cpu")
+    finetune(prepared, tmp_path / "whole", 1)
+    settings = [word for override in OVERRIDES for word in ("-s", override)]
+    command = ["finetune", "table", "--checkpoint", finished, "--data", data, "--seed", 1, "--device", "cpu", *settings]
+    before = partial(terminate_at_step, 11)
+    assert start(tmp_path / "log", *command, "--out", tmp_path / "parts", before=before).wait() == 75
+    finetune(prepared, tmp_path / "parts", 1)
+    for name in ("model.safetensors", "predictions.dev.jsonl"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_build_model_continued_regression_keeps_its_head(finished: Path, tmp_path: Path) -> None:
+    data = write_values(tmp_path / "data", 100.5, 900.5)
+    finetune(prepare("table", str(finished), str(data), OVERRIDES, "cpu"), tmp_path / "run", 1)
+    other = write_values(tmp_path / "other", 3.5, 7.5)
+    continued = prepare("table", str(tmp_path / "run"), str(other), (*OVERRIDES, "model.head=checkpoint"), "cpu")
+    weights = build_model(continued, 0).state_dict()
+    for name, tensor in hub.read_checkpoint(tmp_path / "run").tensors.items():
+        assert torch.equal(weights[name], tensor), name
 
 
 def test_keep_best_equal_score_keeps_the_first() -> None:
