@@ -32,7 +32,7 @@ from albert_cli.results import (
 from albert_cli.training.intermediate import ENCODER_KEYS, add_intermediate, missing_intermediate, use_intermediate
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import resolve_schedule
-from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
+from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest, resolve_checkpoint
 from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
 SHORT_KEYS = {  # keys on the command line, with the recipe's keys
@@ -109,6 +109,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     # Results of other combinations or commands in this directory are an error.
     folders = [glob.escape(_folder_name(combination)) for combination in combinations]  # a value may have brackets
     require_own_output(out, RESULTS, *folders, "intermediate-*")
+    request = resolve_checkpoint(request)
     opened: OpenCheckpoints = {}
     task_runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
     points: list[_GridPoint] = []

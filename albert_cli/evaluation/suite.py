@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from albert_cli import console, store
+from albert_cli import console
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.evaluation import submission
@@ -49,7 +49,7 @@ from albert_cli.training.intermediate import (
     use_intermediate,
 )
 from albert_cli.training.task_model import resolve_schedule
-from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
+from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest, resolve_checkpoint
 from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
 GLUE_SUITE = "glue"
@@ -63,6 +63,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     of another task, is fine-tuned with several seeds. The best run on dev, or the scored checkpoint, then predicts the
     test file of a table, and the test sets for GLUE's server if there is a `submission_file`.
     """
+    request = resolve_checkpoint(request)
     opened: OpenCheckpoints = {}
     prepared = prepare_evaluation(name, request, opened)
     if submission_file is not None:
@@ -154,6 +155,7 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
         submission.check_submission(request.data, submission_file)
     require_task_folders(request.data)
     require_own_output(out, RESULTS, *TASKS)
+    request = resolve_checkpoint(request)
     opened: OpenCheckpoints = {}
     plan = _plan_suite(request, opened)
     if not plan.prepared_tasks:
@@ -297,7 +299,7 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
         prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
         inputs = prepared.load_inputs()
         earlier = read_earlier_result(out / "ax", ScoredResult)
-        if earlier is not None and earlier.checkpoint != store.fingerprint(prepared.checkpoint.directory):
+        if earlier is not None and earlier.checkpoint != prepared.fingerprints["checkpoint"]:
             (out / "ax" / RESULTS).unlink()  # with more runs than in the earlier call, another run of MNLI is the best
         return score_checkpoint(prepared, inputs, out / "ax")
     except MissingDataError as error:

@@ -93,8 +93,12 @@ def use_intermediate(prepared: PreparedTask, directory: Path, opened: OpenCheckp
     command has already read.
     """
     settings = replace(prepared.recipe.model, labels=())  # `labels` names the classes of the checkpoint's head
-    checkpoint = open_checkpoint(directory, opened).checkpoint
-    return replace(prepared, intermediate=settings.apply_to_checkpoint(checkpoint))
+    source = open_checkpoint(directory, opened)
+    return replace(
+        prepared,
+        intermediate=settings.apply_to_checkpoint(source.checkpoint),
+        fingerprints={**prepared.fingerprints, "intermediate": source.fingerprint},
+    )
 
 
 def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:

@@ -20,7 +20,7 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.evaluation import submission
+from albert_cli.evaluation import parallel, submission
 from albert_cli.evaluation.output import best_run
 from albert_cli.evaluation.scoring import predict_examples, prepare_evaluation, scoring_request
 from albert_cli.model import hub
@@ -32,9 +32,10 @@ from albert_cli.training import intermediate
 from albert_cli.training.intermediate import add_intermediate, missing_intermediate, use_intermediate
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest, prepare_task
+from tests.helpers.checkpoints import replace_steps
 from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
-from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, finetune, mnli, prepare, write
+from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, finetune, mnli, prepare, write
 
 
 class Suite:
@@ -94,6 +95,32 @@ def test_suite_has_one_model_in_memory_at_a_time(suite: Suite) -> None:
 
 def test_best_run_of_equal_scores_has_the_lowest_seed() -> None:
     assert best_run(Path("out"), evaluation_result(scores_by_seed={"3": 0.5, "10": 0.7, "4": 0.7})) == Path("out/run-4")
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_suite_of_a_run_in_training_has_one_checkpoint(
+    nproc: int, encoder: Path, inference: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run saves a newer step while the suite trains; with one process, the run may also delete the older step."""
+    run = tmp_path / "run"
+    step = Path(shutil.copytree(encoder, run / "step-00000010"))
+    fingerprint = store.fingerprint(step)
+    evaluate_task = parallel.evaluate_task
+
+    def evaluate_then_save(*arguments: Any) -> object:
+        result = evaluate_task(*arguments)
+        replace_steps(run, SHAPE, tiny_vocabulary)
+        if nproc > 1 and not step.exists():
+            shutil.copytree(encoder, step)
+        return result
+
+    monkeypatch.setattr(parallel, "evaluate_task", evaluate_then_save)
+    data = str(inference)
+    result = evaluate("glue", str(run), data, tmp_path / "out", 2, QUICK, "cpu", nproc=nproc, controlled=["random"])
+    assert {task["checkpoint"] for task in result["tasks"].values()} == {fingerprint}
+    paths = list((tmp_path / "out").glob("**/run-*/results.json"))
+    assert len(paths) == 3 * 2 * 2, "of three tasks and their controls, with two seeds each"
+    assert {store.read_json(path)["checkpoint"] for path in paths} == {fingerprint}
 
 
 def test_use_intermediate_copies_the_encoder_but_not_the_head(suite: Suite) -> None:
