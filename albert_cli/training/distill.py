@@ -68,10 +68,12 @@ class Teacher:
     ) -> Teacher:
         """Load a teacher for sequences of up to `length` tokens.
 
-        vocabulary: that of the data directory `data`. Raises `ConfigError` if the teacher has another
-        vocabulary than the data, or fewer than `length` positions.
+        vocabulary: that of the data directory `data`. Raises `ConfigError` if the teacher has another fingerprint than
+        the settings, another vocabulary than the data, or fewer than `length` positions.
         """
         checkpoint = hub.read_checkpoint(hub.find_checkpoint(settings.teacher))
+        # The newest step of a run that still trains may have changed since its fingerprint was recorded.
+        hub.verify_fingerprint(checkpoint.directory, "teacher", "distill.fingerprint", settings.fingerprint)
         hub.require_same_vocabulary(checkpoint, vocabulary, data)
         positions = checkpoint.config.max_position_embeddings
         if positions < length:
