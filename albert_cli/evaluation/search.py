@@ -14,10 +14,10 @@ from pathlib import Path
 
 from albert_cli import config, console
 from albert_cli.errors import ConfigError, DivergedError
-from albert_cli.evaluation.output import require_own_output
+from albert_cli.evaluation.output import require_own_output, run_directory
 from albert_cli.evaluation.parallel import TaskRuns, evaluate_runs, list_units, train_in_parallel
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache
+from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, seeds_of
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import count_of, suggest
 from albert_cli.results import (
@@ -29,7 +29,13 @@ from albert_cli.results import (
     SeedSummary,
     TaskResult,
 )
-from albert_cli.training.intermediate import ENCODER_KEYS, add_intermediate, missing_intermediate, use_intermediate
+from albert_cli.training.intermediate import (
+    ENCODER_KEYS,
+    add_intermediate,
+    check_started_runs,
+    missing_intermediate,
+    use_intermediate,
+)
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import resolve_schedule
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest, resolve_checkpoint
@@ -122,6 +128,8 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     )
     # While the search runs, `albert status` reads the runs' directories (units) from the plan file.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
+    for runs in task_runs:
+        check_started_runs(runs.prepared, [run_directory(runs.out, seed) for seed in seeds_of(runs.prepared)], opened)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
         # With several processes this trains all runs. With one it does nothing, and `evaluate_task` trains them.

@@ -43,6 +43,7 @@ from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS, require_task_fo
 from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
     add_intermediate,
+    check_started_runs,
     encoder_overrides,
     missing_intermediate,
     skip_intermediate,
@@ -75,8 +76,10 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     if prepared.needs_training:
         resolve_schedule(prepared, inputs).check()
         prepared.warn_about_text(inputs)
+    units = list_units({".": prepared}, request)
+    check_started_runs(prepared, [out / unit for unit in units], opened)
     controls = prepare_controls(name, prepared, out, opened, partial(_train_intermediate, opened=opened))
-    with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
+    with recorded_plan(out / PLAN_FILE, units):
         runs = TaskRuns(name, prepared, out, controls)
         runs = _train_intermediate(runs, out / prepared.recipe.intermediate_task, opened)
         train_in_parallel([runs], request)
@@ -115,6 +118,18 @@ class _SuitePlan:
         """The tasks that wait for another task."""
         return {name: self.prepared_tasks[name] for name in self.intermediate_tasks}
 
+    @property
+    def skipped_intermediates(self) -> dict[str, str]:
+        """The reason why no task starts from a model of a task, by the task's name."""
+        return {**self.left_out, **dict.fromkeys(self.intermediate_tasks, "it has an intermediate task itself")}
+
+    def check_dependent_runs(self, request: TaskRequest, out: Path, opened: OpenCheckpoints) -> None:
+        """Raise `ConfigError` if runs that an earlier call started could not start from their intermediate task now."""
+        for name, intermediate in self.intermediate_tasks.items():
+            if intermediate not in self.skipped_intermediates:
+                prepared = self.prepared_tasks[name]
+                check_started_runs(prepared, [out / unit for unit in list_units({name: prepared}, request)], opened)
+
     def add_intermediate_of_suite(
         self, runs: TaskRuns, folder: Path, suite_runs: Sequence[TaskRuns], opened: OpenCheckpoints
     ) -> TaskRuns:
@@ -131,9 +146,8 @@ class _SuitePlan:
         name = missing_intermediate(prepared)
         if name is None:
             return runs
-        reasons = {**self.left_out, **dict.fromkeys(self.intermediate_tasks, "it has an intermediate task itself")}
-        if name in reasons:
-            return replace(runs, prepared=skip_intermediate(prepared, reasons[name]))
+        if name in self.skipped_intermediates:
+            return replace(runs, prepared=skip_intermediate(prepared, self.skipped_intermediates[name]))
         encoder = encoder_overrides(prepared)
         candidates = [task for task in suite_runs if task.name == name]
         candidates += [control for task in candidates for control in task.controls.values()]
@@ -161,6 +175,7 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     if not plan.prepared_tasks:
         first_reason = next(iter(plan.left_out.values()))
         raise InputError(f"{request.data or GLUE_ON_HUB}: contains the data of no GLUE task", first_reason)
+    plan.check_dependent_runs(request, out, opened)
     with recorded_plan(out / PLAN_FILE, list_units(plan.prepared_tasks, request)):
         results = _evaluate_in_order(request, plan, out, opened)
     tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}

@@ -186,6 +186,47 @@ def test_eval_without_mnli_data_skips_and_records_it(
         assert raised.value.hint == "add MNLI to --data, or skip it with -s intermediate_task=pretrained"
 
 
+@pytest.mark.parametrize("task", ["rte", "glue"])
+def test_eval_runs_started_without_mnli_stop_its_training(suite: Suite, tmp_path: Path, task: str) -> None:
+    data = Path(shutil.copytree(suite.data / "RTE", tmp_path / "data" / "RTE")).parent
+    out = tmp_path / "out"
+    call = (task, str(suite.encoder), str(data), out, 1)
+    first = evaluate(*call, QUICK, "cpu")
+    shutil.copytree(suite.data / "MNLI", data / "MNLI")
+    # A control that is new in the second call must not train its model of MNLI either.
+    with pytest.raises(ConfigError, match="run-0: was started without a model of MNLI") as raised:
+        evaluate(*call, QUICK, "cpu", controlled=["random"])
+    rte_run = out / "rte" / "run-0" if task == "glue" else out / "run-0"
+    assert raised.value.hint is not None and raised.value.hint.startswith(f"delete {rte_run}, or ")
+    assert not (out / "mnli").exists()
+    if task == "rte":
+        assert evaluate(*call, (*QUICK, "intermediate_task=pretrained"), "cpu") == first
+    shutil.rmtree(rte_run)
+    result = evaluate(*call, QUICK, "cpu")
+    assert (result["tasks"]["rte"] if task == "glue" else result)["protocol"]["intermediate_task"] == "mnli"
+
+
+def test_finetune_run_started_without_mnli_stops_its_training(suite: Suite, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(suite.data / "RTE", tmp_path / "data" / "RTE")).parent
+    call = [
+        "finetune",
+        "rte",
+        "--checkpoint",
+        suite.encoder,
+        "--data",
+        data,
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "a",
+    ]
+    call += [word for override in QUICK for word in ("-s", override)]
+    albert(*call)
+    shutil.copytree(suite.data / "MNLI", data / "MNLI")
+    assert f"delete {tmp_path / 'a'}, or " in albert(*call, expect=2).err
+    assert not (tmp_path / "a-mnli").exists()
+
+
 def test_eval_from_the_tasks_folder_skips_mnli(suite: Suite, tmp_path: Path) -> None:
     result = evaluate("rte", str(suite.encoder), str(suite.data / "RTE"), tmp_path / "out", 1, QUICK, "cpu")
     assert "is not MNLI's file" in result["protocol"]["intermediate_note"]
