@@ -23,6 +23,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.evaluation import parallel, submission
 from albert_cli.evaluation.output import best_run
 from albert_cli.evaluation.scoring import predict_examples, prepare_evaluation, scoring_request
+from albert_cli.evaluation.single import evaluate_task
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.results import EvaluationResult
@@ -105,7 +106,6 @@ def test_suite_of_a_run_in_training_has_one_checkpoint(
     run = tmp_path / "run"
     step = Path(shutil.copytree(encoder, run / "step-00000010"))
     fingerprint = store.fingerprint(step)
-    evaluate_task = parallel.evaluate_task
 
     def evaluate_then_save(*arguments: Any) -> object:
         result = evaluate_task(*arguments)

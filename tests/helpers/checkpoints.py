@@ -28,6 +28,6 @@ def replace_steps(run: Path, shape: ModelConfig, vocabulary: Path) -> None:
     """Save a newer step with other weights in a run and delete its older steps, as pretraining does."""
     older = store.saved_steps(run)
     newer = run / f"step-{store.step_number(older[-1]) + 10:08d}"
-    untrained(newer, replace(shape, initializer_range=2 * shape.initializer_range), vocabulary)
+    untrained(newer, replace(shape, initializer_range=0.2), vocabulary)
     for step in older:
         shutil.rmtree(step)
