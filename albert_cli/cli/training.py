@@ -132,23 +132,25 @@ def finetune(
     from albert_cli.inference.table_predictions import check_test_file, predict_test_file
     from albert_cli.training import run
     from albert_cli.training.finetune import finetune as finetune_task
-    from albert_cli.training.intermediate import add_intermediate
+    from albert_cli.training.intermediate import add_intermediate, check_started_runs
     from albert_cli.training.task_model import resolve_schedule
     from albert_cli.training.task_recipe import FinetuneRecipe
-    from albert_cli.training.task_setup import TaskRequest, prepare_task
+    from albert_cli.training.task_setup import OpenCheckpoints, TaskRequest, prepare_task, resolve_checkpoint
 
     request = TaskRequest(checkpoint=checkpoint, data=data, overrides=tuple(overrides or ()), device=device)
-    prepared = prepare_task(task, request)
+    opened: OpenCheckpoints = {}
+    prepared = prepare_task(task, resolve_checkpoint(request), opened)
     # The next lines raise errors in the options and the data now, before an intermediate task trains for hours.
     run.load_saved_recipe(out, resume, FinetuneRecipe)  # raises an error if `out` cannot be used
     check_test_file(prepared.task)
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
+    check_started_runs(prepared, [out], opened)
     prepared.warn_about_text(inputs)
     # If the recipe has an intermediate task, it trains in `OUT-TASK`, next to `out`.
     named_out = store.resolve_dots(out)
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
-    prepared = add_intermediate(prepared, intermediate_out)
+    prepared = add_intermediate(prepared, intermediate_out, opened=opened)
     result = finetune_task(prepared, inputs, out, seed, resume)
     predict_test_file(prepared.task, predict_with_run(prepared, out), out)
     console.print_result(result.to_json(), tables.format_run(result, out))

@@ -28,6 +28,7 @@ from albert_cli.evaluation.single import (
     summarize_runs,
 )
 from albert_cli.formatting import count_of, format_percent
+from albert_cli.model import hub
 from albert_cli.results import RESULTS, EvaluationResult, RunResult, ScoredResult, read_result
 from albert_cli.tasks.registry import find_task
 from albert_cli.training.finetune import check_run, finetune, read_parents
@@ -252,6 +253,8 @@ def _run_items(items: Sequence[_RunItem], nproc: int) -> None:
     """Run all items, then raise the error of the first item that failed."""
     if not items:
         return
+    for name in {item.arguments[0].request.checkpoint for item in items}:
+        hub.find_checkpoint(name)  # raises `CheckpointError` now if the workers cannot read the checkpoint
     errors: dict[str, BaseException] = {}
 
     def record(item: _RunItem, outcome: float | BaseException | None) -> None:

@@ -81,7 +81,7 @@ def prepare_evaluation(
             f"{checkpoint.directory}: was fine-tuned for {finetuned.task} and is scored on {task.title} without "
             "training (--retrain fine-tunes it)"
         )
-    source = OpenCheckpoint(checkpoint, prepared.vocabulary)
+    source = OpenCheckpoint(checkpoint, prepared.vocabulary, prepared.fingerprints["checkpoint"])
     return prepare_with_recipe(_scoring_recipe(name, prepared), request, task, source, needs_training=False)
 
 

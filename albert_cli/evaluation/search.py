@@ -14,10 +14,10 @@ from pathlib import Path
 
 from albert_cli import config, console
 from albert_cli.errors import ConfigError, DivergedError
-from albert_cli.evaluation.output import require_own_output
+from albert_cli.evaluation.output import require_own_output, run_directory
 from albert_cli.evaluation.parallel import TaskRuns, evaluate_runs, list_units, train_ahead
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache
+from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, seeds_of
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import count_of, suggest
 from albert_cli.results import (
@@ -29,10 +29,16 @@ from albert_cli.results import (
     SeedSummary,
     TaskResult,
 )
-from albert_cli.training.intermediate import ENCODER_KEYS, add_intermediate, missing_intermediate, use_intermediate
+from albert_cli.training.intermediate import (
+    ENCODER_KEYS,
+    add_intermediate,
+    check_started_runs,
+    missing_intermediate,
+    use_intermediate,
+)
 from albert_cli.training.task_inputs import Inputs
 from albert_cli.training.task_model import resolve_schedule
-from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
+from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest, resolve_checkpoint
 from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
 SHORT_KEYS = {  # keys on the command line, with the recipe's keys
@@ -109,6 +115,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     # Results of other combinations or commands in this directory are an error.
     folders = [glob.escape(_folder_name(combination)) for combination in combinations]  # a value may have brackets
     require_own_output(out, RESULTS, *folders, "intermediate-*")
+    request = resolve_checkpoint(request)
     opened: OpenCheckpoints = {}
     task_runs = [_prepare_combination(name, request, combination, out, opened) for combination in combinations]
     points: list[_GridPoint] = []
@@ -121,6 +128,8 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     )
     # While the search runs, `albert status` reads the runs' directories (units) from the plan file.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
+    for runs in task_runs:
+        check_started_runs(runs.prepared, [run_directory(runs.out, seed) for seed in seeds_of(runs.prepared)], opened)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
         train_ahead([point.runs for point in points], request)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from albert_cli import console, store
+from albert_cli import console
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError, MissingDataError
 from albert_cli.evaluation import submission
@@ -44,13 +44,14 @@ from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS, require_task_fo
 from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
     add_intermediate,
+    check_started_runs,
     encoder_overrides,
     missing_intermediate,
     skip_intermediate,
     use_intermediate,
 )
 from albert_cli.training.task_model import resolve_schedule
-from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest
+from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, TaskRequest, resolve_checkpoint
 from albert_cli.work_plan import PLAN_FILE, recorded_plan
 
 GLUE_SUITE = "glue"
@@ -64,6 +65,7 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     of another task, is fine-tuned with several seeds. The best run on dev, or the scored checkpoint, then predicts the
     test file of a table, and the test sets for GLUE's server if there is a `submission_file`.
     """
+    request = resolve_checkpoint(request)
     opened: OpenCheckpoints = {}
     prepared = prepare_evaluation(name, request, opened)
     if submission_file is not None:
@@ -77,8 +79,10 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
     if prepared.needs_training:
         resolve_schedule(prepared, inputs).check()
         prepared.warn_about_text(inputs)
+    units = list_units({".": prepared}, request)
+    check_started_runs(prepared, [out / unit for unit in units], opened)
     controls = prepare_controls(name, prepared, out, opened, partial(_train_intermediate, opened=opened))
-    with recorded_plan(out / PLAN_FILE, list_units({".": prepared}, request)):
+    with recorded_plan(out / PLAN_FILE, units):
         runs = TaskRuns(name, prepared, out, controls)
         runs = _train_intermediate(runs, out / prepared.recipe.intermediate_task, opened)
         train_ahead([runs], request)
@@ -117,6 +121,18 @@ class _SuitePlan:
         """The tasks that wait for another task."""
         return {name: self.prepared_tasks[name] for name in self.intermediate_tasks}
 
+    @property
+    def skipped_intermediates(self) -> dict[str, str]:
+        """The reason why no task starts from a model of a task, by the task's name."""
+        return {**self.left_out, **dict.fromkeys(self.intermediate_tasks, "it has an intermediate task itself")}
+
+    def check_dependent_runs(self, request: TaskRequest, out: Path, opened: OpenCheckpoints) -> None:
+        """Raise `ConfigError` if runs that an earlier call started could not start from their intermediate task now."""
+        for name, intermediate in self.intermediate_tasks.items():
+            if intermediate not in self.skipped_intermediates:
+                prepared = self.prepared_tasks[name]
+                check_started_runs(prepared, [out / unit for unit in list_units({name: prepared}, request)], opened)
+
     def add_intermediate_of_suite(
         self, runs: TaskRuns, folder: Path, suite_runs: Sequence[TaskRuns], opened: OpenCheckpoints
     ) -> TaskRuns:
@@ -133,9 +149,8 @@ class _SuitePlan:
         name = missing_intermediate(prepared)
         if name is None:
             return runs
-        reasons = {**self.left_out, **dict.fromkeys(self.intermediate_tasks, "it has an intermediate task itself")}
-        if name in reasons:
-            return replace(runs, prepared=skip_intermediate(prepared, reasons[name]))
+        if name in self.skipped_intermediates:
+            return replace(runs, prepared=skip_intermediate(prepared, self.skipped_intermediates[name]))
         encoder = encoder_overrides(prepared)
         candidates = [task for task in suite_runs if task.name == name]
         candidates += [control for task in candidates for control in task.controls.values()]
@@ -157,11 +172,13 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
         submission.check_submission(request.data, submission_file)
     require_task_folders(request.data)
     require_own_output(out, RESULTS, *TASKS)
+    request = resolve_checkpoint(request)
     opened: OpenCheckpoints = {}
     plan = _plan_suite(request, opened)
     if not plan.prepared_tasks:
         first_reason = next(iter(plan.left_out.values()))
         raise InputError(f"{request.data or GLUE_ON_HUB}: contains the data of no GLUE task", first_reason)
+    plan.check_dependent_runs(request, out, opened)
     with recorded_plan(out / PLAN_FILE, list_units(plan.prepared_tasks, request)):
         results = _evaluate_in_order(request, plan, out, opened)
     tasks = {name: results[name] for name in GLUE_SCORE_TASKS if name in results}
@@ -300,7 +317,7 @@ def _score_diagnostics(request: TaskRequest, out: Path, tasks: Mapping[str, Task
         prepared = prepare_evaluation("ax", scoring_request(request, checkpoint))
         inputs = prepared.load_inputs()
         earlier = read_earlier_result(out / "ax", ScoredResult)
-        if earlier is not None and earlier.checkpoint != store.fingerprint(prepared.checkpoint.directory):
+        if earlier is not None and earlier.checkpoint != prepared.fingerprints["checkpoint"]:
             (out / "ax" / RESULTS).unlink()  # with more runs than in the earlier call, another run of MNLI is the best
         return score_checkpoint(prepared, inputs, out / "ax")
     except MissingDataError as error:

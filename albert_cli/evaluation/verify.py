@@ -29,7 +29,7 @@ from albert_cli.results import RESULTS, EvaluationResult, TaskVerdict, VerifyRes
 from albert_cli.tasks.data_files import match_case
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.registry import average_score, paper_metric_names, paper_metrics
-from albert_cli.training.task_setup import TaskRequest
+from albert_cli.training.task_setup import TaskRequest, resolve_checkpoint
 
 ScorePoints = Annotated[float, Ge(-100), Le(100)]
 Tolerance = Annotated[float, Ge(0), Le(100)]
@@ -94,7 +94,8 @@ def verify_checkpoint(name: str, request: TaskRequest, out: Path) -> VerifyResul
         if checkpoint_is_requested or isinstance(error, DiskError):
             raise
         raise Skipped(f"{name} is skipped: {error.message}", error.hint) from None
-    tasks = {task: _verify_task(recipe, task, request, out) for task in recipe.expected}
+    resolved = resolve_checkpoint(request)
+    tasks = {task: _verify_task(recipe, task, resolved, out) for task in recipe.expected}
     if all(verdict.verdict == "skipped" for verdict in tasks.values()):
         reason = next(iter(tasks.values())).reason
         raise Skipped(f"{name} is skipped: {reason}", "give the tasks' files with --data, or connect to the network")

@@ -82,6 +82,7 @@ def probe(
     """
     grammar_pairs = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
+    fingerprint = store.fingerprint(pretrained.directory)  # now, because the run may delete the step while it trains
     text = _load_text(data, pretrained)
     pairs = _pair_settings(pretrained, overrides)
     one_pass = examples_per_pass(text.train, pairs)
@@ -104,7 +105,7 @@ def probe(
     block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
     return ProbeScores(
         checkpoint=pretrained.directory,
-        fingerprint=store.fingerprint(pretrained.directory),
+        fingerprint=fingerprint,
         sequences=sequences,
         data=pairs,
         parameters=sum(sizes.values()),

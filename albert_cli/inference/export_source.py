@@ -24,7 +24,7 @@ from albert_cli.tasks.features import Features
 from albert_cli.tasks.input_lines import InputLine
 from albert_cli.tasks.registry import sentence_order_classifier, task_from_checkpoint
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.task_setup import OpenCheckpoint, TaskRequest
+from albert_cli.training.task_setup import OpenCheckpoint, TaskRequest, open_checkpoint
 
 _SAMPLE: Final = (
     "A short text.",
@@ -76,9 +76,9 @@ def open_source(request: ExportRequest) -> ExportSource:
     Raises `CheckpointError` if other runtimes do not have the model's head or attention, and `ConfigError` for options
     that do not fit the checkpoint.
     """
-    checkpoint = hub.read_checkpoint(hub.find_checkpoint(request.checkpoint))
+    opened = open_checkpoint(hub.find_checkpoint(request.checkpoint))
+    checkpoint = opened.checkpoint
     _require_exportable(checkpoint)
-    opened = OpenCheckpoint(checkpoint, hub.load_vocabulary(checkpoint))
     if request.data is not None:
         return _open_with_dev(request, opened)
     architecture = checkpoint.architecture or infer_architecture(checkpoint.tensors)
@@ -147,7 +147,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
             f"{checkpoint.directory}: does not record a task, so --data cannot be read",
             "use --task NAME for a classifier of another program, or --input FILE to compare without scores",
         )
-    task_request = TaskRequest(request.checkpoint, request.data, overrides=request.overrides, device="cpu")
+    task_request = TaskRequest(str(checkpoint.directory), request.data, overrides=request.overrides, device="cpu")
     prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened}, can_train=False)
     _require_exportable(prepared.checkpoint)  # an override may set another attention
     if prepared.needs_training:

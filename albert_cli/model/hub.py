@@ -208,11 +208,12 @@ def find_checkpoint(name: str) -> Path:
         raise CheckpointError(f"{path}: contains {content}", hint)
     if path.is_file():
         raise CheckpointError(*describe_file(path))
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
+    hint = "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
+    if re.fullmatch(r"step-\d+", path.name):
+        hint = f"a run keeps only its newest steps; name a newer one, or a copy such as {path}-good, which it keeps"
+    elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
         return _download(name)
-    raise CheckpointError(
-        f"{path}: no such directory", "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
-    )
+    raise CheckpointError(f"{path}: no such directory", hint)
 
 
 def _download(name: str) -> Path:
@@ -233,15 +234,13 @@ def _download(name: str) -> Path:
     raise CheckpointError(f"{name}: contains {content}", hint)
 
 
-def find_init_checkpoint(name: str) -> Path:
+def find_init_checkpoint(directory: Path) -> Path:
     """Return the directory with the step-0 weights of a checkpoint's run; raise `ConfigError` if there is none."""
-    directory = find_checkpoint(name)
-    run = directory.parent
-    init = run / INIT_DIRECTORY
-    step_names = {step.name for step in run.glob("step-*")}
-    if directory.name not in {INIT_DIRECTORY, *step_names} or not init.is_dir():
+    init = directory.parent / INIT_DIRECTORY
+    is_of_run = directory.name == INIT_DIRECTORY or directory.name.startswith("step-")
+    if not is_of_run or not init.is_dir():
         raise ConfigError(
-            f"{name}: there are no weights of step 0 ({init})",
+            f"{directory}: there are no weights of step 0 ({init})",
             "name a run of `albert pretrain` or one of its steps; its recipe must set something in [init]",
         )
     return init

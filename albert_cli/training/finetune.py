@@ -115,8 +115,7 @@ class FinetuneJob(TrainingJob[TaskBatch]):
         """Turn `out` into the task checkpoint of the current model, with a model card and the predictions on dev."""
         self.best = {}  # the published weights are the best ones, so `write_model` need not add them
         task = self.prepared.task
-        fingerprint = store.fingerprint(self.prepared.checkpoint.directory)
-        with store.publish(out, "task", {"checkpoint": fingerprint}) as staging:
+        with store.publish(out, "task", {"checkpoint": self.prepared.fingerprints["checkpoint"]}) as staging:
             self.write_model(staging)
             class_name = str(store.read_json(staging / "config.json")["architectures"][0])
             architecture = f"For{class_name.partition('For')[2]}"  # "AlbertForX" or "BertForX" becomes "ForX"

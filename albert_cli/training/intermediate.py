@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from albert_cli import config, console
-from albert_cli.errors import InputError, MissingDataError
+from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.formatting import format_toml_value
 from albert_cli.tasks.registry import find_task
+from albert_cli.training import run
 from albert_cli.training.finetune import finetune
-from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK
+from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, FinetuneRecipe
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, open_checkpoint, prepare_task
 
 INTERMEDIATE_KEY = "intermediate_task"  # the key of a fine-tuning recipe
@@ -60,12 +61,8 @@ def add_intermediate(
     name = missing_intermediate(prepared)
     if name is None:
         return prepared
-    if overrides is None:
-        overrides = prepared.request.overrides
-    passed = [text for override in overrides for text in _without_task_keys(override)]
-    request = replace(prepared.request, overrides=(*passed, *encoder_overrides(prepared)))
     try:
-        intermediate = prepare_task(name, request, opened)
+        intermediate = _prepare_intermediate(name, prepared, overrides, opened)
         inputs = intermediate.load_inputs()
     except MissingDataError as error:
         return skip_intermediate(prepared, error.message)
@@ -76,6 +73,47 @@ def add_intermediate(
     )
     finetune(intermediate, inputs, out, retry_diverged=False)
     return use_intermediate(prepared, out, opened)
+
+
+def check_started_runs(
+    prepared: PreparedTask, directories: Sequence[Path], opened: OpenCheckpoints | None = None
+) -> None:
+    """Raise `ConfigError` if a run in `directories` was started without the intermediate task that it would have now.
+
+    Call it before the intermediate task trains: the runs of a result must not differ in it. An earlier call may have
+    skipped the intermediate task because its data were missing (`skip_intermediate`); nothing is raised if they still
+    are. opened: the checkpoints that this command has already read.
+    """
+    name = missing_intermediate(prepared)
+    if name is None:
+        return
+    started = []
+    for directory in directories:
+        recipe = run.load_saved_recipe(directory, "auto", FinetuneRecipe)
+        if recipe is not None and recipe.intermediate_task == NO_INTERMEDIATE_TASK:
+            started.append(str(directory))
+    if not started:
+        return
+    try:
+        _prepare_intermediate(name, prepared, None, opened).check_inputs()
+    except MissingDataError:
+        return
+    raise ConfigError(
+        f"{started[0]}: was started without a model of {find_task(name).title}, from which {prepared.task.title} "
+        "starts now",
+        f"delete {', '.join(started)}, or add -s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK}",
+    )
+
+
+def _prepare_intermediate(
+    name: str, prepared: PreparedTask, overrides: Sequence[str] | None, opened: OpenCheckpoints | None
+) -> PreparedTask:
+    """Prepare the intermediate task `name` of a task; the parameters are those of `add_intermediate`."""
+    if overrides is None:
+        overrides = prepared.request.overrides
+    passed = [text for override in overrides for text in _without_task_keys(override)]
+    request = replace(prepared.request, overrides=(*passed, *encoder_overrides(prepared)))
+    return prepare_task(name, request, opened)
 
 
 def _without_task_keys(override: str) -> list[str]:
@@ -93,8 +131,12 @@ def use_intermediate(prepared: PreparedTask, directory: Path, opened: OpenCheckp
     command has already read.
     """
     settings = replace(prepared.recipe.model, labels=())  # `labels` names the classes of the checkpoint's head
-    checkpoint = open_checkpoint(directory, opened).checkpoint
-    return replace(prepared, intermediate=settings.apply_to_checkpoint(checkpoint))
+    source = open_checkpoint(directory, opened)
+    return replace(
+        prepared,
+        intermediate=settings.apply_to_checkpoint(source.checkpoint),
+        fingerprints={**prepared.fingerprints, "intermediate": source.fingerprint},
+    )
 
 
 def skip_intermediate(prepared: PreparedTask, reason: str) -> PreparedTask:

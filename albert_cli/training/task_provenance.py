@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
-from albert_cli import config, store
+from albert_cli import config
 from albert_cli.results import Protocol
 from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_inputs import Inputs
@@ -21,10 +21,7 @@ def hash_recipe(recipe: FinetuneRecipe) -> str:
 
 def parent_fingerprints(prepared: PreparedTask, inputs: Inputs) -> dict[str, str]:
     """Return the fingerprints of a run's checkpoints and data, by name; a run resumes only if they are unchanged."""
-    parents = {"checkpoint": store.fingerprint(prepared.checkpoint.directory)}
-    if prepared.intermediate is not None:
-        parents["intermediate"] = store.fingerprint(prepared.intermediate.directory)
-    return parents | {"data": inputs.fingerprint}
+    return {**prepared.fingerprints, "data": inputs.fingerprint}
 
 
 def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: ScheduleSettings) -> Protocol:

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from albert_cli import config
+from albert_cli import config, store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.errors import InputError
 from albert_cli.model import hub
@@ -48,10 +49,14 @@ class TaskRequest:
 
 @dataclass(frozen=True)
 class OpenCheckpoint:
-    """A verified checkpoint and its vocabulary."""
+    """A verified checkpoint, its vocabulary and its fingerprint.
+
+    They need the directory no longer, because pretraining may delete a step while the step's weights are fine-tuned.
+    """
 
     checkpoint: hub.Checkpoint
     vocabulary: Vocabulary
+    fingerprint: str
 
 
 OpenCheckpoints = dict[Path, OpenCheckpoint]  # by directory, so that a command reads each checkpoint once
@@ -63,7 +68,8 @@ class PreparedTask:
 
     `load_inputs` loads the inputs of one seed. `needs_training` is False if the checkpoint is only scored.
     `intermediate` is the checkpoint of the intermediate task, whose encoder replaces the encoder of `checkpoint`. If
-    the recipe's intermediate task was skipped, `intermediate_note` has the reason.
+    the recipe's intermediate task was skipped, `intermediate_note` has the reason. `fingerprints` has those of
+    "checkpoint" and, if there is one, "intermediate".
     """
 
     request: TaskRequest
@@ -71,6 +77,7 @@ class PreparedTask:
     task: AnyTask
     checkpoint: hub.Checkpoint
     vocabulary: Vocabulary
+    fingerprints: Mapping[str, str]
     device: torch.device
     needs_training: bool = True
     intermediate: hub.Checkpoint | None = None
@@ -135,6 +142,17 @@ class PreparedTask:
         read_examples(self.task, self.request.data, self.input_settings())
 
 
+def resolve_checkpoint(request: TaskRequest) -> TaskRequest:
+    """Return the request with the newest step of a run in place of the run; other checkpoints do not change.
+
+    Call it once per command: the newest step changes while the run trains, and all tasks and seeds of a command must
+    start from the same step.
+    """
+    if not Path(request.checkpoint).is_dir():  # a Hub id, which each machine of a cluster downloads itself
+        return request
+    return replace(request, checkpoint=str(hub.find_checkpoint(request.checkpoint)))
+
+
 def prepare_task(
     name: str, request: TaskRequest, opened: OpenCheckpoints | None = None, *, may_be_scored: bool = False
 ) -> PreparedTask:
@@ -150,9 +168,12 @@ def prepare_task(
     if name in config.shipped_recipes():
         # `name` is FOLDER/TASK. The recipe of an intermediate task is loaded later, from the same folder.
         request = replace(request, recipes=name.partition("/")[0])
-    # The weights "init" are those of step 0 of the checkpoint's run, which are in a separate directory.
-    find_directory = hub.find_init_checkpoint if recipe.model.weights == "init" else hub.find_checkpoint
-    source = open_checkpoint(find_directory(request.checkpoint), opened)
+    directory = Path(request.checkpoint)
+    if directory not in (opened or {}):  # the directory of an opened checkpoint may have been deleted since
+        directory = hub.find_checkpoint(request.checkpoint)
+    if recipe.model.weights == "init":  # the weights of step 0 of the checkpoint's run, in a separate directory
+        directory = hub.find_init_checkpoint(directory)
+    source = open_checkpoint(directory, opened)
     # With the recipe's class names and positions. `opened` keeps the unchanged checkpoint for other recipes.
     source = replace(source, checkpoint=recipe.model.apply_to_checkpoint(source.checkpoint))
     uses_head = may_be_scored or recipe.model.head == "checkpoint"
@@ -191,14 +212,15 @@ def prepare_with_recipe(
     recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)
     task = task.with_span_settings(recipe.span)
     device = choose_device(request.device)
-    return PreparedTask(request, recipe, task, checkpoint, source.vocabulary, device, needs_training)
+    fingerprints = {"checkpoint": source.fingerprint}
+    return PreparedTask(request, recipe, task, checkpoint, source.vocabulary, fingerprints, device, needs_training)
 
 
 def open_checkpoint(directory: Path, opened: OpenCheckpoints | None = None) -> OpenCheckpoint:
-    """Return a checkpoint and its vocabulary from `opened`; if they are not in it, read them and add them to it."""
+    """Return the checkpoint of a directory from `opened`; if it is not in it, read it and add it to it."""
     if opened is None:
         opened = {}
     if directory not in opened:
         checkpoint = hub.read_checkpoint(directory)
-        opened[directory] = OpenCheckpoint(checkpoint, hub.load_vocabulary(checkpoint))
+        opened[directory] = OpenCheckpoint(checkpoint, hub.load_vocabulary(checkpoint), store.fingerprint(directory))
     return opened[directory]

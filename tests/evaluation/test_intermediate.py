@@ -20,9 +20,10 @@ import torch
 
 from albert_cli import store
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.evaluation import submission
+from albert_cli.evaluation import parallel, submission
 from albert_cli.evaluation.output import best_run
 from albert_cli.evaluation.scoring import predict_examples, prepare_evaluation, scoring_request
+from albert_cli.evaluation.single import evaluate_task
 from albert_cli.model import hub
 from albert_cli.model.encoder import Encoder
 from albert_cli.results import EvaluationResult
@@ -32,9 +33,10 @@ from albert_cli.training import intermediate
 from albert_cli.training.intermediate import add_intermediate, missing_intermediate, use_intermediate
 from albert_cli.training.task_recipe import load_recipe
 from albert_cli.training.task_setup import PreparedTask, TaskRequest, prepare_task
+from tests.helpers.checkpoints import replace_steps
 from tests.helpers.command import albert
 from tests.helpers.results import evaluation_result
-from tests.helpers.task_runs import QUICK, as_text, build_model, evaluate, finetune, mnli, prepare, write
+from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, evaluate, finetune, mnli, prepare, write
 
 
 class Suite:
@@ -94,6 +96,31 @@ def test_suite_has_one_model_in_memory_at_a_time(suite: Suite) -> None:
 
 def test_best_run_of_equal_scores_has_the_lowest_seed() -> None:
     assert best_run(Path("out"), evaluation_result(scores_by_seed={"3": 0.5, "10": 0.7, "4": 0.7})) == Path("out/run-4")
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_suite_of_a_run_in_training_has_one_checkpoint(
+    nproc: int, encoder: Path, inference: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run saves a newer step while the suite trains; with one process, the run may also delete the older step."""
+    run = tmp_path / "run"
+    step = Path(shutil.copytree(encoder, run / "step-00000010"))
+    fingerprint = store.fingerprint(step)
+
+    def evaluate_then_save(*arguments: Any) -> object:
+        result = evaluate_task(*arguments)
+        replace_steps(run, SHAPE, tiny_vocabulary)
+        if nproc > 1 and not step.exists():
+            shutil.copytree(encoder, step)
+        return result
+
+    monkeypatch.setattr(parallel, "evaluate_task", evaluate_then_save)
+    data = str(inference)
+    result = evaluate("glue", str(run), data, tmp_path / "out", 2, QUICK, "cpu", nproc=nproc, controlled=["random"])
+    assert {task["checkpoint"] for task in result["tasks"].values()} == {fingerprint}
+    paths = list((tmp_path / "out").glob("**/run-*/results.json"))
+    assert len(paths) == 3 * 2 * 2, "of three tasks and their controls, with two seeds each"
+    assert {store.read_json(path)["checkpoint"] for path in paths} == {fingerprint}
 
 
 def test_use_intermediate_copies_the_encoder_but_not_the_head(suite: Suite) -> None:
@@ -157,6 +184,47 @@ def test_eval_without_mnli_data_skips_and_records_it(
         with pytest.raises(InputError, match=r"RTE cannot start from MNLI: .*MNLI/train") as raised:
             evaluate(task, str(suite.encoder), str(data), tmp_path / f"no-{task}", 1, explicit, "cpu")
         assert raised.value.hint == "add MNLI to --data, or skip it with -s intermediate_task=pretrained"
+
+
+@pytest.mark.parametrize("task", ["rte", "glue"])
+def test_eval_runs_started_without_mnli_stop_its_training(suite: Suite, tmp_path: Path, task: str) -> None:
+    data = Path(shutil.copytree(suite.data / "RTE", tmp_path / "data" / "RTE")).parent
+    out = tmp_path / "out"
+    call = (task, str(suite.encoder), str(data), out, 1)
+    first = evaluate(*call, QUICK, "cpu")
+    shutil.copytree(suite.data / "MNLI", data / "MNLI")
+    # A control that is new in the second call must not train its model of MNLI either.
+    with pytest.raises(ConfigError, match="run-0: was started without a model of MNLI") as raised:
+        evaluate(*call, QUICK, "cpu", controlled=["random"])
+    rte_run = out / "rte" / "run-0" if task == "glue" else out / "run-0"
+    assert raised.value.hint is not None and raised.value.hint.startswith(f"delete {rte_run}, or ")
+    assert not (out / "mnli").exists()
+    if task == "rte":
+        assert evaluate(*call, (*QUICK, "intermediate_task=pretrained"), "cpu") == first
+    shutil.rmtree(rte_run)
+    result = evaluate(*call, QUICK, "cpu")
+    assert (result["tasks"]["rte"] if task == "glue" else result)["protocol"]["intermediate_task"] == "mnli"
+
+
+def test_finetune_run_started_without_mnli_stops_its_training(suite: Suite, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(suite.data / "RTE", tmp_path / "data" / "RTE")).parent
+    call = [
+        "finetune",
+        "rte",
+        "--checkpoint",
+        suite.encoder,
+        "--data",
+        data,
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "a",
+    ]
+    call += [word for override in QUICK for word in ("-s", override)]
+    albert(*call)
+    shutil.copytree(suite.data / "MNLI", data / "MNLI")
+    assert f"delete {tmp_path / 'a'}, or " in albert(*call, expect=2).err
+    assert not (tmp_path / "a-mnli").exists()
 
 
 def test_eval_from_the_tasks_folder_skips_mnli(suite: Suite, tmp_path: Path) -> None:

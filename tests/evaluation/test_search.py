@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from albert_cli import store
 from albert_cli.errors import ConfigError
-from albert_cli.evaluation.search import parse_grid
+from albert_cli.evaluation.search import parse_grid, search_grid
+from albert_cli.training.task_setup import TaskRequest
 from tests.helpers.command import albert
 from tests.helpers.task_runs import QUICK, diverge_random_mnli
 
@@ -98,6 +100,18 @@ def test_search_trains_intermediate_task_once(encoder: Path, inference: Path, tm
         json.loads((out / p["directory"] / "results.json").read_text()).get("intermediate") for p in points
     ]
     assert intermediates == [store.fingerprint(out / "intermediate-mnli" / "run-0")] * 2 + [None] * 2
+
+
+def test_search_runs_started_without_mnli_stop_its_training(encoder: Path, inference: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(inference / "RTE", tmp_path / "data" / "RTE")).parent
+    out = tmp_path / "out"
+    request = TaskRequest(str(encoder), str(data), 1, QUICK, "cpu", baselines=False)
+    search_grid("rte", request, ["batch=8"], out)
+    shutil.copytree(inference / "MNLI", data / "MNLI")
+    with pytest.raises(ConfigError, match="was started without a model of MNLI") as raised:
+        search_grid("rte", request, ["batch=4,8"], out)
+    assert raised.value.hint is not None and f"delete {out / 'batch=8' / 'run-0'}, or " in raised.value.hint
+    assert not (out / "intermediate-mnli").exists()
 
 
 def test_search_trains_intermediate_per_initial_encoder(encoder: Path, inference: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,3 +22,12 @@ def untrained(directory: Path, shape: ModelConfig, vocabulary: Path) -> Path:
         hub.write_checkpoint(PretrainingModel(shape), staging, "ForPreTraining")
         Vocabulary.load(vocabulary).copy_to(staging, shape.max_position_embeddings)
     return directory
+
+
+def replace_steps(run: Path, shape: ModelConfig, vocabulary: Path) -> None:
+    """Save a newer step with other weights in a run and delete its older steps, as pretraining does."""
+    older = store.saved_steps(run)
+    newer = run / f"step-{store.step_number(older[-1]) + 10:08d}"
+    untrained(newer, replace(shape, initializer_range=0.2), vocabulary)
+    for step in older:
+        shutil.rmtree(step)

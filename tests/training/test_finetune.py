@@ -36,6 +36,7 @@ from tests.helpers.approximate import approximate
 from tests.helpers.checkpoints import untrained
 from tests.helpers.nfs import emulate_nfs, needs_maps
 from tests.helpers.processes import albert, start, terminate_at_step
+from tests.helpers.runs import LAST
 from tests.helpers.task_runs import SHAPE, build_model, evaluate, finetune, prepare, summarize
 
 OVERRIDES = (
@@ -114,6 +115,18 @@ def test_finetune_records_its_settings(tuned: Path, prepared: PreparedTask) -> N
     status = store.read_json(tuned / "status.json")
     assert (status["state"], status["exit_code"], status["step"]) == ("done", 0, 30)
     assert not list(tuned.glob("step-*")) and not list(tuned.glob(".*.tmp"))
+
+
+def test_finetune_from_a_deleted_step_finishes(finished: Path, table: Path, tmp_path: Path) -> None:
+    """Pretraining keeps only its newest steps, so it may delete the step while the task trains."""
+    step = Path(shutil.copytree(finished / LAST, tmp_path / "run" / LAST))
+    prepared = prepare("table", str(tmp_path / "run"), str(table), (*OVERRIDES, "schedule.total_steps=6"), "cpu")
+    fingerprint = store.fingerprint(step)
+    shutil.rmtree(step)
+    result = finetune(prepared, tmp_path / "out", 1)
+    assert result["checkpoint"] == fingerprint
+    assert store.verify(tmp_path / "out", "task").parents == {"checkpoint": fingerprint}
+    assert finetune(prepared, tmp_path / "out", 1) == result
 
 
 def test_finetune_damaged_result_names_the_key(tuned: Path, prepared: PreparedTask, tmp_path: Path) -> None:
