@@ -50,10 +50,10 @@ def call_before_training(monkeypatch: pytest.MonkeyPatch, function: Callable[[],
 
     def train(*arguments: Any) -> None:
         function()
-        parallel.train_in_parallel(*arguments)
+        parallel.train_ahead(*arguments)
 
-    monkeypatch.setattr(suite, "train_in_parallel", train)
-    monkeypatch.setattr(search, "train_in_parallel", train)
+    monkeypatch.setattr(suite, "train_ahead", train)
+    monkeypatch.setattr(search, "train_ahead", train)
 
 
 def test_eval_nproc_workers_start_from_the_same_step(

@@ -127,7 +127,7 @@ def test_questions_are_truncated_as_in_scoring(foreign: Path, positions: int) ->
     checkpoint = hub.read_checkpoint(foreign)
     shape = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
     task = SpanAnswering.from_checkpoint(dataclasses.replace(checkpoint, config=shape))
-    source = OpenCheckpoint(dataclasses.replace(checkpoint, config=shape), hub.load_vocabulary(checkpoint))
+    source = OpenCheckpoint(dataclasses.replace(checkpoint, config=shape), hub.load_vocabulary(checkpoint), "")
     request = TaskRequest(str(foreign), None, device="cpu")
     scored = prepare_with_recipe(load_recipe("squad1", ()), request, as_any_task(SQUAD["squad1"]), source).task
     assert isinstance(task, SpanAnswering) and isinstance(scored, SpanAnswering)
