@@ -100,7 +100,7 @@ def few_resamples() -> Iterator[None]:
 def few_seconds() -> Iterator[None]:
     """Measure the matmul peak of `albert bench` with two matmuls per backend instead of for a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(machine.measure_matmul_peak.__kwdefaults__, "seconds", 0.0)
+        patch.setattr(machine.measure_matmul_peak, "__kwdefaults__", {"seconds": 0.0})
         yield
 
 
