@@ -144,26 +144,6 @@ LANGUAGE_CODES = {
     "khmer": "km",
 }
 
-# The largest size of a vocabulary of the sentences, with the options in `language_check`.
-VOCABULARY_SIZES = {
-    "german": 105,
-    "finnish": 75,
-    "turkish": 96,
-    "greek": 80,
-    "russian": 98,
-    "hebrew": 43,
-    "arabic": 58,
-    "persian": 62,
-    "amharic": 78,
-    "hindi": 76,
-    "korean": 107,
-    "japanese": 209,
-    "chinese": 206,
-    "traditional-chinese": 107,
-    "thai": 93,
-    "khmer": 54,
-}
-
 
 def sentences(language: str) -> list[str]:
     """Return all sentences of a language."""
