@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from albert_cli import machine
 from tests.helpers.tiny_recipe import RECIPE
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ def few_resamples() -> Iterator[None]:
     """Compare models with 20 bootstrap samples instead of 200: scikit-learn takes a millisecond for a score."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("albert_cli.evaluation.differences._RESAMPLES", 20)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_seconds() -> Iterator[None]:
+    """Measure the matmul peak of `albert bench` with two matmuls per backend instead of for a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine.measure_matmul_peak, "__kwdefaults__", {"seconds": 0.0})
         yield
 
 

@@ -47,7 +47,7 @@ def run(command: list[str], env: dict[str, str]) -> str:
 def assert_merge_equals_single_build(tmp_path: Path, sources: list[str], vocabulary: Path, env: dict[str, str]) -> None:
     """Merge the jobs' shards by the command without `--task`; assert that a single build writes the same bytes."""
     albert = [str(tmp_path / "bin" / "albert"), "data", *sources, "--vocab", str(vocabulary), "--out"]
-    run([*albert, str(tmp_path / "corpus" / "data")], env)
+    run([*albert, str(tmp_path / "corpus" / "data"), "--workers", "1"], env)
     build_data(sources, vocabulary, tmp_path / "whole", BuildSettings(read=ReadSettings()), workers=1)
     assert contents(tmp_path / "corpus" / "data") == contents(tmp_path / "whole")
 
@@ -133,17 +133,14 @@ def test_kubernetes_job_builds_the_data_of_one_process(tmp_path: Path, corpus: P
 
 # ---------------------------------------------------------------- pretraining
 
-# A replacement of `srun` for one machine: a step runs its command once per node, and passes USR1 on to each of them.
+# A replacement of `srun` for one machine: a step runs its command on the only node, and passes USR1 on to it.
 SRUN = """
-shift 2  # --ntasks=2 --kill-on-bad-exit=0
-for node in $(seq "$SLURM_NNODES"); do "$@" & nodes+=($!); done
-trap 'kill -USR1 "${nodes[@]}"; signalled=yes' USR1
-for node in "${nodes[@]}"; do
-  code=0; wait "$node" || code=$?
-  if [ -n "$signalled" ]; then signalled=; code=0; wait "$node" || code=$?; fi
-  [ "$code" = 0 ] || worst=$code
-done
-exit "${worst:-0}"
+shift 2  # --ntasks=1 --kill-on-bad-exit=0
+"$@" & node=$!
+trap 'kill -USR1 "$node"; signalled=yes' USR1
+code=0; wait "$node" || code=$?
+if [ -n "$signalled" ]; then code=0; wait "$node" || code=$?; fi
+exit "$code"
 """
 SCONTROL = 'if [ "$1" = show ]; then echo localhost; else echo "$@" >> "$CALLS"; fi'
 
@@ -154,7 +151,7 @@ def status(run: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
-    """The folder of a SLURM job with two nodes, which has received a signal before its time limit."""
+    """The folder of a SLURM job with one node, which has received a signal before its time limit."""
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "tiny.toml").write_text(RECIPE)
     env = slurm_environment(folder, tiny_data)
@@ -178,7 +175,7 @@ def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
     install(folder, "scontrol", SCONTROL)
     settings = {"RECIPE": str(folder / "tiny.toml"), "DATA": str(data), "OUT": str(folder / "run")}
     settings |= {"PROCESSES": "1", "PORT": free_port(), "OMP_NUM_THREADS": "1", "CALLS": str(folder / "calls")}
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "localhost"}
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "localhost"}
     return make_environment(folder, **settings, **slurm)
 
 
@@ -214,7 +211,7 @@ def test_kubernetes_resumes_the_run_of_the_slurm_job(stopped: Path, tiny_data: P
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
     local_values = {
-        f"--nnodes {spec['completions']}": "--nnodes 1",  # a run may resume on another number of nodes
+        f"--nnodes {spec['completions']}": "--nnodes 1",
         "--nproc-per-node gpu": "--nproc-per-node 1",
         f"{name}-0.{pod['subdomain']} --master-port 29500": f"127.0.0.1 --master-port {free_port()}",
         "pretrain/albert-base": f"{stopped}/tiny.toml {SHORT}",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.language_check import check_language, train_and_use
-from tests.helpers.languages import LANGUAGE_CODES, has_spaces, sentences
+from tests.helpers.language_check import build_language, check_language, train_and_use
+from tests.helpers.languages import LANGUAGE_CODES, has_spaces
 
 WITHOUT_STOPS = ("thai",)  # it has no full stops, so long paragraphs are split at spaces
 
@@ -28,7 +28,7 @@ def test_pipeline_treats_every_language_alike(language: str, tmp_path: Path) -> 
 
 
 def test_pipeline_without_spaces_trains_and_fills_masks(tmp_path: Path) -> None:
-    check_language("khmer", tmp_path)
-    filled, score = train_and_use(tmp_path, sentences("khmer"))
+    lines = build_language("khmer", tmp_path)
+    filled, score = train_and_use(tmp_path, lines)
     assert filled
     assert 0 <= score <= 1

@@ -12,10 +12,8 @@ import pytest
 import torch
 
 from albert_cli import config, console
-from albert_cli.bench import harness
 from albert_cli.bench import pretrain as pretrain_bench
 from albert_cli.bench.pretrain import PretrainBenchOptions
-from albert_cli.machine import measure_matmul_peak
 from albert_cli.model import block
 from albert_cli.training.optimizers import Lamb
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -34,10 +32,6 @@ FEW_VARIANTS = (gpu.AS_TRAINED, gpu.PADDED)
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
-    def measure_briefly(precision: str, device: torch.device, seconds: float = 0.0) -> float:
-        return measure_matmul_peak(precision, device, seconds=0.0)
-
-    patch.setattr(harness, "measure_matmul_peak", measure_briefly)
     patch.setattr(gpu, "PARTS", {name: gpu.PARTS[name] for name in KINDS})
     patch.setattr(gpu, "VARIANTS", {name: gpu.VARIANTS[name] for name in FEW_VARIANTS})
 

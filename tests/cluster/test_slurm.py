@@ -25,6 +25,7 @@ from tests.helpers.tiny_recipe import RECIPE
 __all__ = ["encoder", "inference"]
 RECIPES = ROOT / "recipes" / "cluster"
 STEPS = 1200
+FEW_CORES = "--cpus-per-task=2"  # the recipes start as many workers as a job has cores
 _MISSING = missing_programs()
 pytestmark = pytest.mark.skipif(
     bool(_MISSING), reason=f"no real Slurm: {', '.join(_MISSING)} missing (apt-get install slurm-wlm munge)"
@@ -73,7 +74,7 @@ def test_vocabulary_has_the_bytes_of_one_process(
 ) -> None:
     out = tmp_path / "vocabulary"
     variables = {"SOURCES": " ".join(corpus), "OUT": str(out)}
-    job = submit(slurm, tmp_path, "vocabulary.slurm", "--", "--size", "300", **variables)
+    job = submit(slurm, tmp_path, "vocabulary.slurm", FEW_CORES, "--", "--size", "300", **variables)
     assert slurm.wait_for_end(job) == ["COMPLETED"], logs(tmp_path)
     albert("vocab", *corpus, "--out", tmp_path / "whole", "--size", 300, "--workers", 1)
     assert contents(out) == contents(tmp_path / "whole")
@@ -84,7 +85,7 @@ def test_data_survives_a_killed_node_and_repeats_one_member(
 ) -> None:
     out = tmp_path / "data"
     variables = {"SOURCES": " ".join(corpus), "VOCABULARY": str(tiny_vocabulary), "OUT": str(out)}
-    array = submit(slurm, tmp_path, "data.slurm", "--array=0-3", **variables)
+    array = submit(slurm, tmp_path, "data.slurm", FEW_CORES, "--array=0-3", **variables)
     slurm.wait(lambda: slurm.states(array).count("RUNNING") == 4)
     slurm.kill_node(NODES[0])  # all four jobs fit on the first node
     assert slurm.wait_for_end(array) == ["COMPLETED"] * 4, logs(tmp_path)
@@ -92,7 +93,7 @@ def test_data_survives_a_killed_node_and_repeats_one_member(
     assert store.read_manifest(out) is None, "the jobs of the array must not merge"
     assert len(list(out.glob("shards/*"))) == 20
     shutil.rmtree(out / "shards")
-    member = submit(slurm, tmp_path, "data.slurm", "--array=3", **variables)
+    member = submit(slurm, tmp_path, "data.slurm", FEW_CORES, "--array=3", **variables)
     merge = f"albert data {variables['SOURCES']} --vocab {tiny_vocabulary} --out {out}"
     last = submit_last(slurm, tmp_path, member, merge)
     assert slurm.wait_for_end(last) == ["COMPLETED"], logs(tmp_path)

@@ -13,13 +13,20 @@ from typing import Any
 
 import pytest
 
-from albert_cli import store
 from albert_cli.data import build
 from albert_cli.data.build_report import BuildReport
 from albert_cli.data.records import BuildSettings
 from albert_cli.errors import AlbertError, ConfigError, Interrupted, NetworkError
 from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items, use_cluster
 from albert_cli.work_plan import current_command
+from tests.helpers.executor_calls import (
+    answer,
+    kill_self,
+    kill_self_once,
+    lose_worker_in_lock,
+    raise_from_error_with_lock,
+    wait_for_sigterm,
+)
 
 distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
 
@@ -33,48 +40,6 @@ def cluster() -> Iterator[Any]:
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as local,
     ):
         yield local
-
-
-def kill_worker_once(folder: Path, number: int) -> int:
-    marker = folder / str(number)
-    if number == 3 and not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def kill_worker(number: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
-def lose_worker_in_lock(folder: Path) -> int:
-    with store.lock(folder / "run"):
-        if not (folder / "lost").exists():
-            (folder / "lost").touch()
-            os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(300)
-    return 1
-
-
-def wait_for_sigterm(folder: Path) -> int:
-    def save(number: int, frame: object) -> None:
-        (folder / "saved").touch()
-        raise Interrupted("saved")
-
-    signal.signal(signal.SIGTERM, save)
-    (folder / "started").touch()
-    time.sleep(300)
-    return 0
-
-
-def raise_from_error_with_lock(number: int) -> int:
-    """Raise an error whose cause cannot be pickled."""
-    raise NetworkError(f"item {number} cannot be read") from ValueError(threading.Lock())
-
-
-def answer(value: int) -> int:
-    return value
 
 
 def test_map_on_a_cluster_uses_the_commands_directory(
@@ -132,13 +97,13 @@ def test_build_on_a_cluster_tokenizes_nothing_here(
 
 def test_map_on_a_cluster_repeats_work_of_a_lost_worker(cluster: Any, tmp_path: Path) -> None:
     with use_cluster(cluster.scheduler_address):
-        results = map_unordered(kill_worker_once, [(tmp_path, n) for n in range(8)], 1, "remedy")
+        results = map_unordered(kill_self_once, [(tmp_path, n) for n in range(8)], 1, "remedy")
         assert sorted(result for _, result in results) == list(range(8))
 
 
 def test_map_on_a_cluster_names_work_that_is_lost_twice(cluster: Any) -> None:
     with use_cluster(cluster.scheduler_address), pytest.raises(AlbertError, match="lost twice"):
-        list(map_unordered(kill_worker, [(1,)], 1, "remedy"))
+        list(map_unordered(kill_self, [()], 1, "remedy"))
 
 
 def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> None:

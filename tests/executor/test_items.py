@@ -12,33 +12,9 @@ import pytest
 
 from albert_cli.errors import AlbertError, ConfigError, Interrupted
 from albert_cli.executor import WorkerLimits, WorkItem, run_items
+from tests.helpers.executor_calls import answer, crash, fail, kill_self, kill_self_once
 
 Outcome = int | BaseException
-
-
-def answer(value: int) -> int:
-    return value
-
-
-def fail() -> int:
-    raise ConfigError("no such thing")
-
-
-def kill_self() -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0
-
-
-def kill_self_once(marker: Path) -> int:
-    if not marker.exists():
-        marker.touch()
-        kill_self()
-    return 7
-
-
-def crash() -> int:
-    os.kill(os.getpid(), signal.SIGSEGV)
-    return 0
 
 
 class Recorder:
@@ -70,8 +46,8 @@ def test_run_items_waits_for_needed_items_and_records_errors() -> None:
 
 def test_run_items_repeats_a_killed_item_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = Recorder()
-    run_items([WorkItem("seed 0", kill_self_once, (tmp_path / "marker",))], WorkerLimits(1), record)
-    assert record.outcomes == {"seed 0": 7}
+    run_items([WorkItem("seed 0", kill_self_once, (tmp_path, 3))], WorkerLimits(1), record)
+    assert record.outcomes == {"seed 0": 3}
     assert "seed 0: its process was killed" in capsys.readouterr().err
 
 

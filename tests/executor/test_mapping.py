@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import signal
 import time
 from collections.abc import Callable
 from multiprocessing.context import SpawnProcess
@@ -15,45 +11,8 @@ import pytest
 
 from albert_cli.errors import AlbertError, ConfigError
 from albert_cli.executor import map_unordered
+from tests.helpers.executor_calls import answer, crash, crash_on_sigterm, fail, kill_self, kill_self_once
 from tests.helpers.processes import PATIENCE
-
-
-def answer(value: int) -> int:
-    return value
-
-
-def fail() -> int:
-    raise ConfigError("no such thing")
-
-
-def kill_self() -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return 0
-
-
-def kill_self_once(folder: Path, number: int) -> int:
-    """Kill the worker of item 3, the first time."""
-    marker = folder / str(number)
-    if number == 3 and not marker.exists():
-        marker.touch()
-        kill_self()
-    return number
-
-
-def crash() -> int:
-    os.kill(os.getpid(), signal.SIGSEGV)
-    return 0
-
-
-def crash_on_sigterm() -> int:
-    """Close the pipes that show that the worker is alive, and crash only when the executor sends SIGTERM."""
-    signal.signal(signal.SIGTERM, lambda *_: crash())
-    for descriptor in range(3, 1000):
-        with contextlib.suppress(OSError):
-            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
-                os.close(descriptor)
-    while True:
-        signal.pause()
 
 
 def test_map_unordered_yields_every_result() -> None:

@@ -143,7 +143,6 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "dropout": (dropout, {"with": (0.1, 0.1), "without": (0.0, 0.0)}),
     "equal-time": (lambda f: (hidden(f), blocks(f)), {"xxlarge": (96, (1, 1)), "bert-large": (48, (4, 4))}),
     "sentence-loss": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in LOSSES} | {"three": "three-way"}),
-    "intrinsic": (lambda f: f["recipe"]["data"]["sentence_loss"], {n: n for n in LOSSES} | {"three": "three-way"}),
     "stacking": (lambda f: (layers(f), blocks(f)), {"stacked": (4, (4, 4)), "whole": (4, (4, 4))}),
     "distillation": (
         lambda f: (hidden(f), "teacher" in f["parents"]),
@@ -159,9 +158,8 @@ WITH_TEXT = ("curves", "extra-data")
 
 
 def test_every_experiment_has_a_check() -> None:
-    assert sorted([*SHAPES, *WITH_TEXT, "sizes", "glue", "squad-race", "long-inputs"]) == sorted(
-        recipe.experiment_names()
-    )
+    separate = ["intrinsic", "sizes", "glue", "squad-race", "long-inputs"]
+    assert sorted([*SHAPES, *WITH_TEXT, *separate]) == sorted(recipe.experiment_names())
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -370,14 +368,16 @@ def test_hub_layout_text_runs_to_a_verdict(tmp_path: Path, documents: list[str],
     assert gaps["XLNet-large"]["RTE"] == [[100 * report["values"]["m15"]["task_rte"]["0"], 83.8]]
 
 
-def test_intrinsic_scores_use_the_text_of_tasks(tmp_path: Path, tiny_data: Path, documents: list[str]) -> None:
+def test_intrinsic_scores_use_the_text_of_tasks(
+    tmp_path: Path, out: Path, tiny_data: Path, documents: list[str]
+) -> None:
     """SQuAD's passages exist and are used; RACE's are missing and are listed as skipped."""
     question = {"id": "1", "question": "ba?", "answers": [{"text": documents[0][:3], "answer_start": 0}]}
     paragraphs = [{"context": d, "qas": [dict(question, id=str(n))]} for n, d in enumerate(documents[:50])]
     (tmp_path / "squad").mkdir()
     squad = {"version": "1.1", "data": [{"title": "T", "paragraphs": paragraphs}]}
     (tmp_path / "squad" / "dev-v1.1.json").write_text(json.dumps(squad), encoding="utf-8")
-    request = ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, tasks=tmp_path, seeds=1, device="cpu")
+    request = ExperimentRequest("smoke", out, data=tiny_data, tasks=tmp_path, seeds=1, device="cpu")
     plan = make_plan(recipe.load_experiment("intrinsic"), request)
     assert any(c.compares_tasks for c in plan.experiment.claims) and not any(c.compares_tasks for c in plan.claims)
     assert [name.partition(":")[0] for name in plan.skipped] == ["squad", "race"]
@@ -390,10 +390,13 @@ def test_intrinsic_scores_use_the_text_of_tasks(tmp_path: Path, tiny_data: Path,
     )
     call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
     ended = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
+    assert ended["stages"] == len(plan.stages) and all(plan.is_finished(stage) for stage in plan.stages.values())
+    assert all(values.keys() >= {"mlm_accuracy", "parameters", "steps"} for values in ended["values"].values())
+    describe, expected = SHAPES["sentence-loss"]
+    assert {variant: describe(one) for variant, one in facts(plan).items()} == expected
     assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in ended["values"].values()), "of the scored text"
     usual = make_plan(
-        recipe.load_experiment("sentence-loss"),
-        ExperimentRequest("smoke", tmp_path / "out", data=tiny_data, seeds=1, device="cpu"),
+        recipe.load_experiment("sentence-loss"), ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu")
     )
     assert pretraining_ids(plan) == pretraining_ids(usual), "the runs are the same"
 

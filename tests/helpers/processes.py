@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
@@ -21,7 +21,7 @@ PATIENCE = 1800  # seconds until a process counts as hanging; long, because the 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [f"albert_cli.{name}" for name in ("cli.app", "training.pretrain", "training.finetune", "evaluation.suite")]
-    + ["torch.utils.tensorboard"]
+    + ["torch.utils.tensorboard", "tests.helpers.fork_server"]
 )
 # A process has one fork server, so the pool of `albert`, which also sets this list, must not replace the modules.
 multiprocessing.forkserver.set_forkserver_preload = lambda modules: None  # type: ignore[assignment]
@@ -124,9 +124,15 @@ def free_port() -> str:
     raise AssertionError("no port is free")
 
 
-def start_ranks(log: Path, count: int, *arguments: object, before: Callable[[], None] | None = None) -> list[Run]:
-    """Start the ranks of one run, as torchrun does."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
+def start_ranks(
+    log: Path,
+    count: int,
+    *arguments: object,
+    before: Callable[[], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[Run]:
+    """Start the ranks of one run, as torchrun does; `environment`: variables for all ranks."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count), **(environment or {})}
     return [
         start(
             log.with_name(f"{log.name}-{rank}"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -281,42 +279,20 @@ def test_reduction_sends_gradients_once_during_backward(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- restarts
 
 
-def run_torchrun(
-    tmp_path: Path, script: str, ranks: int, *more: object, launcher: Sequence[str] = ()
-) -> tuple[int, str]:
-    """Run a script with torchrun; return the exit code and the output."""
-    (tmp_path / "script.py").write_text(script)
-    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *launcher]
-    call += [str(tmp_path / "script.py"), *map(str, more)]
-    result = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    return result.returncode, result.stdout + result.stderr
-
-
-KILLED_ONCE = """
-import os, signal, sys
-from albert_cli.cli import main
-from albert_cli.training.loop import Loop
-
-step, victim = Loop._step, sys.argv[1]
-
-def once(self, micro_batches):
-    if self.state.step == 7 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return step(self, micro_batches)
-
-Loop._step = once
-sys.argv = ["albert", *sys.argv[2:]]
-main()
-"""
-
-
 def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], tmp_path: Path) -> None:
+    """The agent of torchrun, whose store outlives the ranks, restarts both of them; here the test is the agent."""
     arguments = (*command, "-s", "schedule.total_steps=12", "--out")
     uninterrupted, run = tmp_path / "uninterrupted", tmp_path / "run"
     assert end(start_ranks(tmp_path / "log", 2, *arguments, uninterrupted)) == [0, 0]
-    code, printed = run_torchrun(tmp_path, KILLED_ONCE, 2, 1, *arguments, run, launcher=["--max-restarts=1"])
-    assert code == 0, printed
-    assert "resuming from step 5" in printed
+    agent = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    shared = {"MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    breakers = (partial(break_rank, 1, "killed"), None)  # of the first attempt and of the restart
+    for attempt, before in enumerate(breakers):
+        environment = shared | {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        log = tmp_path / f"attempt-{attempt}"
+        ranks = start_ranks(log, 2, *arguments, run, before=before, environment=environment)
+        assert end(ranks) == ([0, 0] if before is None else [1, -9]), "\n".join(r.printed_text() for r in ranks)
+    assert "resuming from step 5" in ranks[0].printed_text()
     names = [path.relative_to(uninterrupted) for path in uninterrupted.glob("step-00000012/*.safetensors")]
     assert {name.name for name in names} >= {"model.safetensors", "optimizer.safetensors"}
     for name in names:
