@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from albert_cli import console, ranks
-from albert_cli.errors import AlbertError, ConfigError
+from albert_cli.errors import AlbertError, ConfigError, LockedError
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
+_SECONDS_FOR_LOCKS = 10.0  # within which the child of a lost worker ends and releases its locks
 _DEFAULT_SLURM_JOBS = 4
 _SLURM_RESOURCES = {"cores": 1, "processes": 1, "memory": "8GB"}  # of a job, unless Dask's settings define them
 # A worker needs this environment variable. Otherwise it is a daemon, from which `run_in_child` cannot start a process.
@@ -185,7 +187,7 @@ def run_in_child(event_name: str, call: Callable[..., T], arguments: tuple[Any, 
     stop_event = Event(event_name)
     # If this worker is lost, its child must end too: it holds the locks that another worker needs to repeat the work.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), ranks.exit_with_parent) as pool:
-        future = pool.submit(call_interruptibly, call, arguments)
+        future = pool.submit(call_interruptibly, partial(_call_when_unlocked, call), arguments)
         is_terminated = False
         while not future.done():
             if not is_terminated and stop_event.wait(timeout=_SECONDS_BETWEEN_POLLS):
@@ -194,3 +196,15 @@ def run_in_child(event_name: str, call: Callable[..., T], arguments: tuple[Any, 
                 for process in list((pool._processes or {}).values()):
                     process.terminate()
         return future.result()
+
+
+def _call_when_unlocked(call: Callable[..., T], *arguments: object) -> T:
+    """Call a function; try again for some seconds if the child of a lost worker still has a lock that it needs."""
+    deadline = time.monotonic() + _SECONDS_FOR_LOCKS
+    while True:
+        try:
+            return call(*arguments)
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

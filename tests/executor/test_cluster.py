@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from albert_cli import store
 from albert_cli.data import build
 from albert_cli.data.build_report import BuildReport
 from albert_cli.data.records import BuildSettings
@@ -25,6 +27,7 @@ from tests.helpers.executor_calls import (
     kill_self_once,
     lose_worker_in_lock,
     raise_from_error_with_lock,
+    take_lock,
     wait_for_sigterm,
 )
 
@@ -125,6 +128,18 @@ def test_items_of_a_lost_worker_release_their_locks(cluster: Any, tmp_path: Path
     with use_cluster(cluster.scheduler_address):
         items = [WorkItem("run", lose_worker_in_lock, (tmp_path,))]
         run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(outcome))
+    assert recorded == [1]
+
+
+def test_items_wait_for_the_lock_of_an_ending_process(cluster: Any, tmp_path: Path) -> None:
+    recorded: list[object] = []
+    with use_cluster(cluster.scheduler_address), contextlib.ExitStack() as stack:
+        stack.enter_context(store.lock(tmp_path / "run"))
+        release = threading.Timer(4, stack.close)
+        release.start()
+        items = [WorkItem("run", take_lock, (tmp_path,))]
+        run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(outcome))
+        release.join()
     assert recorded == [1]
 
 

@@ -74,6 +74,12 @@ def lose_worker_in_lock(folder: Path) -> int:
     return 1
 
 
+def take_lock(folder: Path) -> int:
+    """Take a lock and release it."""
+    with store.lock(folder / "run"):
+        return 1
+
+
 def wait_for_sigterm(folder: Path) -> int:
     """Wait for SIGTERM, then write a file and raise `Interrupted`."""
 
