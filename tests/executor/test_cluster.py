@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -132,14 +131,21 @@ def test_items_of_a_lost_worker_release_their_locks(cluster: Any, tmp_path: Path
 
 
 def test_items_wait_for_the_lock_of_an_ending_process(cluster: Any, tmp_path: Path) -> None:
+    is_locked = threading.Event()
+
+    def hold_lock() -> None:
+        with store.lock(tmp_path / "run"):
+            is_locked.set()
+            time.sleep(4)
+
+    holder = threading.Thread(target=hold_lock)
+    holder.start()
+    is_locked.wait()
     recorded: list[object] = []
-    with use_cluster(cluster.scheduler_address), contextlib.ExitStack() as stack:
-        stack.enter_context(store.lock(tmp_path / "run"))
-        release = threading.Timer(4, stack.close)
-        release.start()
+    with use_cluster(cluster.scheduler_address):
         items = [WorkItem("run", take_lock, (tmp_path,))]
         run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(outcome))
-        release.join()
+    holder.join()
     assert recorded == [1]
 
 
