@@ -11,7 +11,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -92,6 +92,28 @@ def few_resamples() -> Iterator[None]:
     """Compare models with 20 bootstrap samples instead of 200: scikit-learn takes a millisecond for a score."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("albert_cli.evaluation.differences._RESAMPLES", 20)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cached_baselines() -> Iterator[None]:
+    """Train linear models once for equal examples: most evaluations of the tests have the same few tables."""
+    from albert_cli.evaluation import single
+    from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
+    from albert_cli.tasks.classification import Classification
+
+    cache: dict[str, dict[str, BaselineOutcome]] = {}
+
+    def train_once(task: Any, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, BaselineOutcome]:
+        if not isinstance(task, Classification):
+            return train_baselines(task, train, dev)
+        key = repr((task.inputs, task.labels, task.metrics, train, dev))
+        if key not in cache:
+            cache[key] = train_baselines(task, train, dev)
+        return cache[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(single, "train_baselines", train_once)
         yield
 
 
