@@ -44,7 +44,6 @@ SHORT = ["-s", "schedule.total_steps=20", "-s", "schedule.warmup_steps=2", "-s",
 SMALL = "-s train.batch_size=4 -s train.eval_sequences=32 -s train.precision=fp32"
 # Parts of commands that need minutes, a network or many processors, and their replacements.
 SUBSTITUTES = {
-    "docs:stdlib --size 2000": "docs:stdlib --size 2000 --sample-size 4000",
     "albert quickstart": "albert quickstart --smoke",
     "--runs 1": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--max-time 2m": "--max-time 3s -s train.batch_size=4 -s train.micro_batch_size=4 -s train.eval_sequences=64",
@@ -59,7 +58,7 @@ SUBSTITUTES = {
     "--out taught": f"--out taught {SMALL}",
     "--nproc 2": "--nproc 1",
     "torchrun --nproc-per-node 2 -m albert_cli": "albert",
-    "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2",
+    "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2 -s train.batch_size=4",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
     "albert/albert-base-v2": "./downloaded",
@@ -69,7 +68,7 @@ SUBSTITUTES = {
 }
 # All that a substitute may change, besides the name of a checkpoint that is not downloaded: options and settings that
 # determine how long a command takes.
-WORK_OPTIONS = {"sample_size", "max_time", "runs", "rounds", "smoke", "device", "nproc"}
+WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc"}
 WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
 WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
 OTHER_PROGRAMS = ("pip", "pytest", "export", "wandb", "for", "echo", "cat", "test", "exit", "done")
