@@ -105,9 +105,8 @@ def cached_baselines() -> Iterator[None]:
     cache: dict[str, dict[str, BaselineOutcome]] = {}
 
     def train_once(task: Any, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, BaselineOutcome]:
-        if not isinstance(task, Classification):
-            return train_baselines(task, train, dev)
-        key = repr((task.inputs, task.labels, task.metrics, train, dev))
+        is_classification = isinstance(task, Classification)  # no baseline is trained for other tasks
+        key = repr((task.inputs, task.labels, task.metrics, train, dev)) if is_classification else ""
         if key not in cache:
             cache[key] = train_baselines(task, train, dev)
         return cache[key]

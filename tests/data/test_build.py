@@ -19,10 +19,10 @@ import pytest
 
 from albert_cli import store
 from albert_cli.array_jobs import ArrayJob
-from albert_cli.data import build as build_module
 from albert_cli.data.build import build_data, plan_units
 from albert_cli.data.records import SPLITS, BuildSettings, ShardFacts
 from albert_cli.data.shards import TokenCorpus
+from albert_cli.data.tokenization import tokenize_unit
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.vocabulary import Vocabulary
@@ -37,8 +37,7 @@ def out(tmp_path: Path) -> Path:
 
 def build_until_killed(sources: list[str], vocabulary: Path, out: Path, settings: BuildSettings) -> None:
     """Kill this process as its build begins the second work unit."""
-    tokenize_unit = build_module.tokenize_unit
-    finished = []
+    finished: list[ShardFacts] = []
 
     def tokenize_or_kill(*arguments: Any) -> ShardFacts:
         if finished:
@@ -46,7 +45,7 @@ def build_until_killed(sources: list[str], vocabulary: Path, out: Path, settings
         finished.append(tokenize_unit(*arguments))
         return finished[0]
 
-    build_module.tokenize_unit = tokenize_or_kill
+    pytest.MonkeyPatch().setattr("albert_cli.data.build.tokenize_unit", tokenize_or_kill)
     build_data(sources, vocabulary, out, settings, workers=1)
 
 
