@@ -11,7 +11,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -101,6 +101,27 @@ def few_seconds() -> Iterator[None]:
     """Measure the matmul peak of `albert bench` with two matmuls per backend instead of for a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine.measure_matmul_peak, "__kwdefaults__", {"seconds": 0.0})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cached_baselines() -> Iterator[None]:
+    """Train linear models once for equal examples: most evaluations of the tests have the same few tables."""
+    from albert_cli.evaluation import single
+    from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
+    from albert_cli.tasks.classification import Classification
+
+    cache: dict[str, dict[str, BaselineOutcome]] = {}
+
+    def train_once(task: Any, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, BaselineOutcome]:
+        is_classification = isinstance(task, Classification)  # no baseline is trained for other tasks
+        key = repr((task.inputs, task.labels, task.metrics, train, dev)) if is_classification else ""
+        if key not in cache:
+            cache[key] = train_baselines(task, train, dev)
+        return cache[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(single, "train_baselines", train_once)
         yield
 
 

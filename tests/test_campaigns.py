@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,24 @@ def test_fork_does_not_finalize_objects_of_its_parent(tmp_path: Path) -> None:
     assert (tmp_path / "finalized").exists(), "the parent finalizes it"
 
 
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifacts that the commands of the tests read; none of the commands reads a fine-tuned run."""
+    return world.make(tmp_path_factory.mktemp("campaigns") / "world", ())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, artifacts: Path) -> Path:
+    """A folder in which the artifacts of a campaign already exist."""
+    shutil.copytree(artifacts, tmp_path / "world")
+    return tmp_path
+
+
 @with_calls
-def test_commands_handle_damaged_files(tmp_path: Path) -> None:
+def test_commands_handle_damaged_files(folder: Path) -> None:
     names = {"data", "pretrain, resumed", "inspect --examples", "encode"}
     by_name = {command.name: command for command in world.commands() if command.name in names}
-    tally = damage.run(damage.Campaign(tmp_path, 3, list(by_name.values())), range(24))
+    tally = damage.run(damage.Campaign(folder, 3, list(by_name.values())), range(24))
     assert not tally.faulty, tally.faulty[0]
     assert tally.codes[CheckpointError.exit_code] > tally.codes[0], "commands must detect most of the damage"
 
@@ -76,14 +90,14 @@ def test_difference_of_outputs_that_are_not_finite_is_nan() -> None:
 
 
 @with_calls
-def test_command_survives_failing_system_calls(tmp_path: Path) -> None:
+def test_command_survives_failing_system_calls(folder: Path) -> None:
     printed: list[str] = []
-    campaign = faults.Campaign(tmp_path, ["data"])
+    campaign = faults.Campaign(folder, ["data"])
     assert faults.table(campaign, 1, ["ENOSPC", "EIO", "power"], 1, printed.append) == 0, "\n".join(printed)
 
 
-def test_killed_runs_resume_to_the_same_bytes(tmp_path: Path) -> None:
-    tallies = kills.campaign(tmp_path, ["pretrain", "pretrain, 2 ranks"], 4, 1)
+def test_killed_runs_resume_to_the_same_bytes(folder: Path) -> None:
+    tallies = kills.campaign(folder, ["pretrain", "pretrain, 2 ranks"], 4, 1)
     for name, tally in tallies.items():
         assert not tally.faults, name
         assert tally.kills == 2, name

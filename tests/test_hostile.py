@@ -178,7 +178,8 @@ def zstd(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)]
 )
-@pytest.mark.parametrize("content", [b"a", b"\n", b"word "], ids=["a line", "blank lines", "words"])
+# The words are long, because bz2 needs seconds to compress a short period.
+@pytest.mark.parametrize("content", [b"a", b"\n", b"w" * 4999 + b" "], ids=["a line", "blank lines", "words"])
 def test_compression_bomb_takes_no_memory(
     tmp_path: Path, ending: str, pack: Callable[[bytes], bytes], content: bytes
 ) -> None:
@@ -314,9 +315,8 @@ def test_commands_run_in_the_c_locale(tmp_path: Path, finished: Path) -> None:
         "HOME": "/proc/none",
         "TMPDIR": "/proc",
     }
-    result = run_albert(folder, "encode", "mödel", "--input", "tëxt.txt", "--out", "vëctors.safetensors", **environment)
+    out = "vëctors.safetensors"
+    result = run_albert(folder, "encode", "mödel", "--input", "tëxt.txt", "--out", out, "--json", **environment)
     assert result.returncode == 0, result.stderr
-    assert (folder / "vëctors.safetensors").is_file()
-    result = run_albert(folder, "fill-mask", "mödel", "bade [MASK]", "--json", **environment)
-    assert result.returncode == 0
+    assert (folder / out).is_file()
     assert json.loads(result.stdout)

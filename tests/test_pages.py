@@ -57,8 +57,8 @@ SUBSTITUTES = {
     "-s schedule.total_steps=12000": f"-s schedule.total_steps=12000 {SMALL}",
     "--out taught": f"--out taught {SMALL}",
     "--nproc 2": "--nproc 1",
-    "--nproc-per-node 2": "--nproc-per-node 1",
-    "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2",
+    "torchrun --nproc-per-node 2 -m albert_cli": "albert",
+    "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2 -s train.batch_size=4",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
     "albert/albert-base-v2": "./downloaded",
@@ -289,7 +289,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with smaller versions of the README's results, in which the other pages start."""
     folder = tmp_path_factory.mktemp("walked")
     with contextlib.chdir(folder):
-        albert("vocab", "docs:stdlib", "--size", 2000, "--out", "vocabulary")
+        albert("vocab", "docs:stdlib", "--size", 2000, "--sample-size", 4000, "--out", "vocabulary")
         albert("data", "docs:stdlib", "--vocab", "vocabulary", "--out", "data", "--holdout", 0.05)
         albert("pretrain", "mini/wiki", "--data", "data", "--out", "run", *SHORT, *SMALL.split())
         table = write_table(folder / "quickstart" / "task")
@@ -307,6 +307,9 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     """
 
     def call(command: str) -> str:
+        if loop := re.fullmatch(r"for (\w+) in ([\w ]+); do (.*) \|\| exit; done", command):
+            variable, values, body = loop.groups()
+            return "".join(call(body.replace(f"${variable}", value)) for value in values.split())
         command, _, code = substituted(command).partition(" || test $? = ")
         giving, _, taking = command.rpartition(" | ")
         name, *arguments = shlex.split(taking.removeprefix("python -m "))
@@ -327,6 +330,7 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("albert_cli.training.device.measure_onednn_speedup", lambda hidden, intermediate, tokens: 1.0)
     monkeypatch.setattr("albert_cli.training.device.measure_bf16_speedup", lambda: 1.0)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("albert_cli.data.build.available_cores", lambda: 1)
     monkeypatch.setattr("albert_cli.bench.harness.WARM_UP", 0)
     assert plan.SMOKE.bundled is not None
     bundled = dataclasses.replace(plan.SMOKE.bundled, train_sentences=125, test_sentences=200)

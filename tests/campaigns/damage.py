@@ -215,12 +215,10 @@ class Campaign:
     """The cases of one seed, with copies of the artifacts of `world`."""
 
     def __init__(self, folder: Path, seed: int, commands: Sequence[Command] = ()) -> None:
-        self.world = folder / "world"
         self.folder = folder
         self.seed = seed
         self.commands = commands or list(world.commands())
-        if not self.world.is_dir():
-            world.make(self.world, world.tasks_for(self.commands))
+        self.world = world.make(folder / "world", world.tasks_for(self.commands))
         self.files_read = {command: self._list_files_read(command) for command in self.commands}
         self.commands = [command for command in self.commands if self.files_read[command]]
         for command in {command.name: command for command in self.commands}.values():

@@ -86,7 +86,12 @@ class Command:
 
 
 def make(folder: Path, tasks: Sequence[str] = TASKS) -> Path:
-    """Create the artifacts in `folder`, with a fine-tuned run for each of the tasks; return the folder."""
+    """Create the artifacts in `folder`, with a fine-tuned run for each of the tasks; return the folder.
+
+    If the folder exists, it already has the artifacts.
+    """
+    if folder.is_dir():
+        return folder
     folder.mkdir(parents=True)
     rng = random.Random(5)
     with chdir(folder):

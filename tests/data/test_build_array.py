@@ -46,7 +46,7 @@ def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_file
     early = Path(shutil.copytree(out, tmp_path / "early"))
     store.remove_directory(next((early / "shards").iterdir()))
     for directory in (out, early):
-        build_data(sources, small_vocabulary, directory, TENTH_HELD_OUT)
+        build_data(sources, small_vocabulary, directory, TENTH_HELD_OUT, workers=1)
         assert contents(directory) == contents(whole)
     again = build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, array_job=ArrayJob(0, 3))
     assert isinstance(again, BuildReport) and again.up_to_date

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,13 +21,15 @@ from albert_cli.text.sources import resolve_sources
 from tests.helpers.data_directories import TENTH_HELD_OUT, build, document_set, unfinish
 from tests.helpers.web_server import WebServer, run_server, serve
 
-s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
-moto_server = pytest.importorskip("moto.server", reason="moto is not installed")
+# The tests import s3fs and moto, because every process of pytest-xdist imports this module.
+pytestmark = pytest.mark.skipif(not (find_spec("s3fs") and find_spec("moto")), reason="s3fs or moto is not installed")
 
 
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
@@ -36,6 +39,8 @@ def s3_endpoint() -> Iterator[str]:
 @pytest.fixture
 def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, documents_file: Path) -> str:
     """Return the URL of a bucket with the same documents as text, JSON lines in two files, gzip and Parquet."""
+    import s3fs
+
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -176,7 +181,7 @@ def test_parquet_on_a_failing_server_is_a_network_error(bucket: str, monkeypatch
     def fail(*arguments: object, **options: object) -> bytes:
         raise ConnectionResetError("reset by peer")
 
-    monkeypatch.setattr(s3fs.core.S3File, "_fetch_range", fail)
+    monkeypatch.setattr("s3fs.core.S3File._fetch_range", fail)
     for path in ("columns/all.parquet", "zipped/all.txt.gz"):
         with pytest.raises(NetworkError, match="reset by peer"):
             list(read_documents([f"{bucket}/{path}"]))
@@ -186,6 +191,8 @@ def test_parquet_on_a_failing_server_is_a_network_error(bucket: str, monkeypatch
 def test_plan_takes_sizes_from_the_listing(
     path: str, bucket: str, small_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import s3fs
+
     requested: list[str] = []
     call = s3fs.S3FileSystem._call_s3
 

@@ -25,8 +25,6 @@ from albert_cli.report.figures import PALETTE
 from albert_cli.training.task_recipe import FinetuneRecipe
 from tests.helpers.command import albert
 
-PLANNED = [(name, scale) for name in recipe.experiment_names() for scale in recipe.SCALES]
-
 
 def test_list_prints_every_experiment_with_a_description() -> None:
     message: dict[str, str] = json.loads(albert("reproduce", "--list", "--json").out)
@@ -47,38 +45,37 @@ def planned(name: str, scale: recipe.ScaleName) -> ExperimentPlan:
     return make_plan(recipe.load_experiment(name), ExperimentRequest(scale, Path("out"), dry_run=True))
 
 
-@pytest.mark.parametrize(("name", "scale"), PLANNED)
-def test_plan_at_every_scale_is_complete(name: str, scale: recipe.ScaleName) -> None:
-    plan = planned(name, scale)
-    description = describe_plan(plan)
-    assert plan.variants and f"scale {scale}" in description.to_text()
-    assert {run.variant for run in plan.runs} == set(plan.variants)
-    seen: set[str] = set()
-    for stage in plan.stages.values():
-        assert {need.id for need in stage.needs} <= seen, "a stage comes after what it needs"
-        seen.add(stage.id)
-    assert len(description.commands) == len(plan.stages)
-    if not plan.experiment.is_counted:
-        assert description.totals.device_hours > 0
-    for claim in plan.experiment.claims:
-        if not claim.scales or scale in claim.scales:
-            compared = {reference.partition(".")[0] for c in claim.conditions for reference in c.references}
-            assert compared <= set(plan.variants), claim.statement
+@pytest.mark.parametrize("scale", recipe.SCALES)
+def test_plan_at_every_scale_is_complete(scale: recipe.ScaleName) -> None:
+    for name in recipe.experiment_names():
+        plan = planned(name, scale)
+        description = describe_plan(plan)
+        assert plan.variants and f"scale {scale}" in description.to_text(), name
+        assert {run.variant for run in plan.runs} == set(plan.variants), name
+        seen: set[str] = set()
+        for stage in plan.stages.values():
+            assert {need.id for need in stage.needs} <= seen, f"{name}: a stage comes after what it needs"
+            seen.add(stage.id)
+        assert len(description.commands) == len(plan.stages), name
+        assert plan.experiment.is_counted or description.totals.device_hours > 0, name
+        for claim in plan.experiment.claims:
+            if not claim.scales or scale in claim.scales:
+                compared = {reference.partition(".")[0] for c in claim.conditions for reference in c.references}
+                assert compared <= set(plan.variants), claim.statement
 
 
-@pytest.mark.parametrize(("name", "scale"), PLANNED)
-def test_task_changes_of_every_scale_are_valid(name: str, scale: recipe.ScaleName) -> None:
-    plan = planned(name, scale)
-    for task in set(plan.scale.tasks) - {MINIMAL_PAIRS_TASK}:
-        values = config.merge_values(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
-        config.validate_recipe(FinetuneRecipe, values, task)
+@pytest.mark.parametrize("scale", recipe.SCALES)
+def test_task_changes_of_every_scale_are_valid(scale: recipe.ScaleName) -> None:
+    for name in recipe.experiment_names():
+        plan = planned(name, scale)
+        for task in set(plan.scale.tasks) - {MINIMAL_PAIRS_TASK}:
+            values = config.merge_values(config.read_recipe(f"finetune/{task}"), plan.scale.task_changes)
+            config.validate_recipe(FinetuneRecipe, values, f"{name}: {task}")
 
 
-@pytest.mark.parametrize("name", recipe.experiment_names())
-def test_claims_of_no_gain_require_a_learned_model(name: str) -> None:
+def test_claims_of_no_gain_require_a_learned_model() -> None:
     """Otherwise a variant that failed to train would make the claim hold."""
-    experiment = recipe.load_experiment(name)
-    for claim in experiment.claims:
+    for claim in (claim for name in recipe.experiment_names() for claim in recipe.load_experiment(name).claims):
         guarded = {guard.partition(".")[0] for guard in claim.learned}
         for condition in claim.conditions:
             variant, _, metric = condition.value.partition(".")
@@ -86,26 +83,26 @@ def test_claims_of_no_gain_require_a_learned_model(name: str) -> None:
                 assert variant in guarded, claim.statement
 
 
-@pytest.mark.parametrize("name", recipe.experiment_names())
-def test_paper_tables_have_a_cell_for_each_column(name: str) -> None:
-    experiment = recipe.load_experiment(name)
-    for table in experiment.tables:
-        assert all(len(cells) == len(table.columns) for cells in table.rows.values()), table.title
-    assert experiment.claims and all(claim.margin and claim.source for claim in experiment.claims)
+def test_paper_tables_have_a_cell_for_each_column() -> None:
+    for name in recipe.experiment_names():
+        experiment = recipe.load_experiment(name)
+        for table in experiment.tables:
+            assert all(len(cells) == len(table.columns) for cells in table.rows.values()), table.title
+        assert experiment.claims and all(claim.margin and claim.source for claim in experiment.claims), name
 
 
-@pytest.mark.parametrize("name", recipe.experiment_names())
-def test_each_variant_has_its_own_color(name: str) -> None:
-    assert len(recipe.load_experiment(name).variants) <= len(set(PALETTE))
+def test_each_variant_has_its_own_color() -> None:
+    for name in recipe.experiment_names():
+        assert len(recipe.load_experiment(name).variants) <= len(set(PALETTE)), name
 
 
-@pytest.mark.parametrize("name", recipe.experiment_names())
-def test_mini_and_h200_plans_are_within_their_minutes(name: str) -> None:
+@pytest.mark.parametrize(("scale", "devices", "minutes"), [("mini", 2, 20), ("h200", 1, 40)])
+def test_mini_and_h200_plans_are_within_their_minutes(scale: recipe.ScaleName, devices: int, minutes: int) -> None:
     longer = {"long-inputs": 72, "embedding": 25, "squad-race": 30, "glue": 25}  # minutes
-    limits: dict[recipe.ScaleName, tuple[int, int]] = {"mini": (2, longer.get(name, 20)), "h200": (1, 40)}
-    for scale, (devices, minutes) in limits.items():
+    for name in recipe.experiment_names():
+        limit = longer.get(name, minutes) if scale == "mini" else minutes
         totals = describe_plan(planned(name, scale)).totals
-        assert totals.device_hours / devices * 60 <= minutes, scale
+        assert totals.device_hours / devices * 60 <= limit, name
 
 
 def test_plan_counts_the_vocabulary_of_the_data() -> None:

@@ -17,8 +17,8 @@ TokenizedDocument = tuple[tuple[int, ...], ...]  # sentences of ids
 TENTH_HELD_OUT = BuildSettings(holdout=0.1, split_bytes=30_000)  # few bytes, so several work units per file
 
 
-def build(sources: list[str], vocabulary: Path, out: Path, settings: BuildSettings, workers: int = 0) -> BuildReport:
-    """Build a data directory; return its report."""
+def build(sources: list[str], vocabulary: Path, out: Path, settings: BuildSettings, workers: int = 1) -> BuildReport:
+    """Build a data directory in this process, unless more workers are required; return its report."""
     report = build_data(sources, vocabulary, out, settings, workers)
     assert isinstance(report, BuildReport)
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -68,6 +69,14 @@ def mixed_lines(count: int) -> list[str]:
 
 def train_wordpiece(directory: Path, size: int = 1500) -> Path:
     """Train BERT's kind of tokenizer."""
+    from tokenizers import Tokenizer
+
+    return _save(directory, Tokenizer.from_str(_wordpiece(size)), BERT_ROLES)
+
+
+@functools.cache
+def _wordpiece(size: int) -> str:
+    """Train BERT's kind of tokenizer; return the content of its tokenizer.json."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -77,7 +86,7 @@ def train_wordpiece(directory: Path, size: int = 1500) -> Path:
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=list(BERT_ROLES.values()))
     tokenizer.train_from_iterator(lines_of_eight_languages(8000), trainer)
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return _save(directory, tokenizer, BERT_ROLES)
+    return str(tokenizer.to_str())
 
 
 def write_chinese_characters(directory: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Comparisons with `transformers`: outputs and gradients of every head, in every shape that both have."""
+"""Comparisons with `transformers`: outputs and gradients of every head, and of every shape that both have."""
 
 from __future__ import annotations
 
@@ -44,9 +44,17 @@ WIDTHS: dict[str, ModelConfig] = {
     "BERT": replace(WIDE, embedding_size=768, sharing="none"),
 }
 
+# A head reads only the encoder's output, so two shapes are enough for all heads: an ALBERT and a BERT. For the others,
+# the names of the encoder's weights have a prefix (`pretraining`) or none (`bare`).
+COMBINATIONS = [
+    (shape, name)
+    for shape in SHARED
+    for name in HEADS
+    if shape in ("one group", "BERT") or name in ("pretraining", "bare")
+]
 
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("shape", SHARED)
+
+@pytest.mark.parametrize(("shape", "name"), COMBINATIONS)
 def test_parity_our_checkpoint_gives_equal_outputs(shape: str, name: str, tmp_path: Path) -> None:
     head = HEADS[name]
     ours = head.make(SHARED[shape])
@@ -60,8 +68,7 @@ def test_parity_our_checkpoint_gives_equal_outputs(shape: str, name: str, tmp_pa
     assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))
 
 
-@pytest.mark.parametrize("name", HEADS)
-@pytest.mark.parametrize("shape", SHARED)
+@pytest.mark.parametrize(("shape", "name"), COMBINATIONS)
 def test_parity_round_trip_from_transformers_is_equal(shape: str, name: str, tmp_path: Path) -> None:
     head, batch = HEADS[name], random_batch(LENGTHS, seed=1)
     theirs = new_of_theirs(head, SHARED[shape])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,6 +27,8 @@ def test_open_table_reads_the_layout_of_the_hub(tmp_path: Path, folder: str) -> 
 
 @pytest.mark.parametrize("path", ["train.parquet", "data/train-00000-of-00001.parquet"])
 def test_open_table_class_numbers_become_names(tmp_path: Path, path: str) -> None:
+    import datasets
+
     label = datasets.ClassLabel(names=["pos", "neg"])
     columns = {"text": datasets.Value("string"), "label": label, "labels": datasets.List(label)}
     columns["meta"] = {"a": datasets.Value("string")}
