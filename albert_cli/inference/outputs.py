@@ -51,7 +51,8 @@ def merge_columns(columns: Row, prediction: Row, origin: str) -> dict[str, objec
         return dict(prediction)
     added = {name: value for name, value in prediction.items() if name != "id"}
     for name, value in added.items():
-        if name in columns and value not in (columns[name], cell_text(columns[name])):
+        is_text_of_input = name != "prediction" and value == cell_text(columns.get(name))
+        if name in columns and columns[name] != value and not is_text_of_input:
             raise taken_column(origin, name)
     return {**columns, **added}
 

@@ -234,7 +234,10 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         return 1
 
     def scale_to_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
-        """Prepare the head for the size of the labels, if the task predicts values of any size."""
+        """Scale a new head to the size of the training labels, if the task predicts values of any size.
+
+        This method is called before weights are loaded.
+        """
 
     def init_bias_from_labels(self, model: nn.Module, examples: Sequence[ExampleT]) -> None:
         """Initialize the head's bias from the labels' frequencies, if this kind of head has such a bias."""
@@ -250,7 +253,7 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """Return the task's metrics by name; all kinds except span answering add the mean loss as `loss`."""
 
     @abstractmethod
-    def score_baseline(self, train: Sequence[ExampleT], dev: Sequence[ExampleT]) -> float:
+    def score_majority(self, train: Sequence[ExampleT], dev: Sequence[ExampleT]) -> float:
         """Return the first metric on dev of simple predictions that need no model.
 
         The subclass derives them from the labels of train, for example the most frequent class for all examples.

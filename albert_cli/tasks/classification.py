@@ -42,6 +42,7 @@ class LabeledExample(Example, Protocol):
 
 
 _ANY_VALUE = (-math.inf, math.inf)
+_MAX_FP32 = float(np.finfo(np.float32).max)
 LabeledT = TypeVar("LabeledT", bound=LabeledExample)
 
 
@@ -99,7 +100,7 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
         """Return the most likely class indices, int64 [N], or in a regression the values, float32 [N]."""
         return logits[:, 0] if self.is_regression else logits.argmax(axis=1)
 
-    def score_baseline(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
+    def score_majority(self, train: Sequence[LabeledT], dev: Sequence[LabeledT]) -> float:
         """Return the first metric on dev of always predicting train's most frequent class, or in a regression its mean.
 
         Of equally frequent classes the first is predicted.
@@ -167,8 +168,8 @@ class Classification(LogitsTask[TextExample]):
             value = float(text)
         except ValueError:
             raise InputError(f"{where}: label {text!r} is not a number", hint) from None
-        if not math.isfinite(value):
-            raise InputError(f"{where}: label {text!r} is not finite", hint)
+        if not abs(value) <= _MAX_FP32:  # also true for NaN
+            raise InputError(f"{where}: label {text!r} is not finite in fp32", hint)
         low, high = self.value_range
         if not low <= value <= high:
             raise InputError(f"{where}: label {text!r} is not from {low:g} to {high:g}", hint)
@@ -199,7 +200,7 @@ class Classification(LogitsTask[TextExample]):
         if not isinstance(model.classifier, ScaledLinear):
             return
         labels = np.array([example.label for example in examples], dtype=np.float64)
-        if np.ptp(labels) > 0:
+        if len(np.unique(labels.astype(np.float32))) > 1:  # the loss compares fp32 values
             model.classifier.scale = 2.0 ** round(math.log2(labels.std()))
         self.init_bias_from_labels(model, examples)
 

@@ -93,7 +93,8 @@ def find_split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str],
 def read_text(path: Path) -> str:
     """Read a UTF-8 file, which may be compressed (.gz), without its byte order mark.
 
-    Raises `InputError` naming file and line.
+    Raises `InputError` for a binary format, another encoding or a NUL character; the message names the file and, unless
+    the whole file is wrong, the line.
     """
     with translate_read_errors(path):
         raw = _read_gzip(path) if path.suffix.lower() == ".gz" else path.read_bytes()
@@ -108,7 +109,8 @@ def read_text(path: Path) -> str:
     reject_iso_2022_jp(text, lambda: str(path))
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError(f"{path}:{line}: a NUL character in the text", "remove it: tr -d '\\000'")
+        hint = "remove it: tr -d '\\000' < FILE > NEW (decompress a .gz file first)"
+        raise InputError(f"{path}:{line}: a NUL character in the text", hint)
     return text
 
 

@@ -108,7 +108,8 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, is_si
     while width > 1 and not header[width - 1].strip():  # a spreadsheet may add delimiters at the ends of all lines
         width -= 1
     columns = header[:width]
-    # Without quoting, a file whose lines end with carriage returns would be a single line.
+    # Without quoting, a file whose lines end with carriage returns would be a single line. A carriage return at the end
+    # of a name is allowed: some programs end lines with two of them and a line feed.
     if not dialect.quoting and any("\r" in name.rstrip("\r") for name in header):
         raise carriage_return_error(f"{origin}:1")
     for name in columns:

@@ -14,6 +14,7 @@ from unicodedata import normalize
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.tasks.columns import require_label_column
+from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.label_names import comparable_name
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -34,6 +35,7 @@ _NUMBER_WITH_UNIT = re.compile(
 )
 # A warning is printed if there are more classes than this number, and more than half as many classes as labels.
 _MAX_USUAL_CLASSES = 20
+_DELIMITED_SUFFIXES = (".csv", ".tsv", ".txt")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -47,20 +49,24 @@ class LabelCell(NamedTuple):
 def read_label_cells(table: TextTable, settings: TableSettings) -> list[LabelCell]:
     """Return the labels of all rows; with `table.decimal = ","` decimal commas become points.
 
-    Raises `InputError` if there is no column of labels, and with `table.decimal = ","` for a number with a point, which
-    may separate thousands.
+    Raises `InputError` if there is no column of labels, and with `table.decimal = ","` for a number with a point in
+    delimited text or among decimal commas, where the point may separate thousands.
     """
     column = require_label_column(table, settings)
+    texts = [row[column].strip() for row in table.cells]
+    rejects_points = False
+    if settings.decimal == ",":
+        # In JSON and Parquet, a number such as 1.5 has a decimal point.
+        is_delimited = format_suffix(table.origin) in _DELIMITED_SUFFIXES
+        rejects_points = is_delimited or any("," in text and _is_number_with_comma(text) for text in texts)
     labels = []
-    for index, row in enumerate(table.cells):
-        text = row[column].strip()
-        if settings.decimal == ",":
-            if "." in text and (is_number(text) or _NUMBER_WITH_UNIT.fullmatch(text)):
-                message = f"{table.where(index)}: the label {text!r} is a number with other characters"
-                raise InputError(message, "write plain numbers with a decimal comma, such as 1234,5")
-            if _is_number_with_comma(text):
-                text = text.replace(",", ".")
-        labels.append(LabelCell(text, table.where(index)))
+    for index, text in enumerate(texts):
+        if rejects_points and "." in text and (is_number(text) or _NUMBER_WITH_UNIT.fullmatch(text)):
+            message = f"{table.where(index)}: the label {text!r} has a point, but table.decimal is ','"
+            remedy = "remove the points that separate thousands"
+            raise InputError(message, f"{remedy}, or omit table.decimal if a point is the decimal sign")
+        has_decimal_comma = settings.decimal == "," and _is_number_with_comma(text)
+        labels.append(LabelCell(text.replace(",", ".") if has_decimal_comma else text, table.where(index)))
     return labels
 
 

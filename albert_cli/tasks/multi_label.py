@@ -102,7 +102,7 @@ class MultiLabelClassification(Task[MultiLabelExample, PairFeatures, Array]):
         loss = float(_summed_loss(torch.from_numpy(outputs), torch.from_numpy(features.gold))) / len(features)
         return {**score_multi_label(features.gold, sigmoid(outputs)), "loss": loss}
 
-    def score_baseline(self, train: Sequence[MultiLabelExample], dev: Sequence[MultiLabelExample]) -> float:
+    def score_majority(self, train: Sequence[MultiLabelExample], dev: Sequence[MultiLabelExample]) -> float:
         """Return micro F1 on dev if the k most frequent classes of train are predicted for every text.
 
         The number k is the one with the best micro F1 on train.

@@ -95,13 +95,14 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
 def _reject_vectors(cells: Sequence[LabelCell]) -> None:
     """Raise `InputError` if the labels are vectors with a number for each class, 0 or 1, instead of lists of classes.
 
-    The classes "0" and "1" are accepted if the lists differ in length, or if no list repeats an item.
+    The classes "0" and "1" are accepted if the lists differ in length, or if all lists are the same and repeat no item.
     """
-    labeled = [cell for cell in cells if cell.text]
+    labeled = [cell for cell in cells if not is_missing(cell.text)]
     vectors = [_parse_vector(cell.text) for cell in labeled]
     lengths = {len(vector) for vector in vectors}
     repeats_item = any(len(set(vector)) < len(vector) for vector in vectors)
-    if len(lengths) == 1 and min(lengths) > 1 and repeats_item:
+    are_different = len(set(map(tuple, vectors))) > 1
+    if len(lengths) == 1 and min(lengths) > 1 and (repeats_item or are_different):
         message = f"{labeled[0].where}: the label {labeled[0].text!r} looks like a vector of 0 and 1"
         hint = "write the names of the classes, or a column for each class and use -s table.label_columns=[…]"
         raise InputError(message, hint)

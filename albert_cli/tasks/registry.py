@@ -82,7 +82,7 @@ def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | No
 
 
 def constant_baseline(task: str) -> str:
-    """Return the title, in tables of results, of a task's baseline without a model (`Task.score_baseline`)."""
+    """Return the title, in tables of results, of a task's score without a model (`Task.score_majority`)."""
     return "most frequent tags" if task == NER else "majority"
 
 

@@ -208,7 +208,7 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
             losses.append(-np.log(gold_probabilities + 1e-30))  # finite for a probability of 0
         return {**score_entities(gold, predicted), "loss": float(np.concatenate(losses).mean())}
 
-    def score_baseline(self, train: Sequence[TokenExample], dev: Sequence[TokenExample]) -> float:
+    def score_majority(self, train: Sequence[TokenExample], dev: Sequence[TokenExample]) -> float:
         """Return entity F1 on dev if each word has its most frequent tag in train; a word not in train has O."""
         counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for example in train:

@@ -158,4 +158,4 @@ def score_majority(prepared: PreparedTask, inputs: Inputs) -> float | None:
         return None
     if not prepared.needs_training and train == inputs.dev_examples:
         return None
-    return task.score_baseline(train, inputs.dev_examples)
+    return task.score_majority(train, inputs.dev_examples)

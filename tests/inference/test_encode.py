@@ -204,7 +204,8 @@ def test_encode_follows_a_sentence_model(
     printed = albert("encode", tmp_path / "model", "--input", tmp_path / "in.txt")
     rows = [json.loads(line)["vector"] for line in printed.out.splitlines()]
     assert "longer than 12 tokens" in printed.err
-    assert ("warning" in printed.err) == (warning is not None) and (warning or "") in printed.err
+    assert ("warning" in printed.err) == (warning is not None)
+    assert (warning or "") in printed.err
     assert np.allclose(rows[0], vectors(pretrained, texts(LINES[:1]), expected)[0], atol=1e-5)
 
 

@@ -175,9 +175,16 @@ def test_escape_formula_changes_only_formulas(value: object, expected: object) -
     assert escape_formula(value) == expected
 
 
-def test_merge_columns_taken_name_is_rejected() -> None:
+@pytest.mark.parametrize(("old", "new"), [("x", "y"), (1, "1"), (None, "")])
+def test_merge_columns_taken_name_is_rejected(old: object, new: object) -> None:
     with pytest.raises(InputError, match="already has a column 'prediction'"):
-        merge_columns({"text": "a", "prediction": "x"}, {"id": "1", "prediction": "y"}, "in.csv")
+        merge_columns({"text": "a", "prediction": old}, {"id": "1", "prediction": new}, "in.csv")
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, "1"), (None, "")])
+def test_merge_columns_text_is_written_as_read(old: object, new: object) -> None:
+    merged = merge_columns({"context": old}, {"id": "1", "context": new, "prediction": "x"}, "in.jsonl")
+    assert merged == {"context": new, "prediction": "x"}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])

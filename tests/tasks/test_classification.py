@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.errors import CheckpointError, ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
+from albert_cli.model.heads import ScaledLinear
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.glue import GLUE
 from albert_cli.tasks.metrics import scores
@@ -40,13 +41,41 @@ def rows_of(task: Classification, checkpoint: hub.Checkpoint) -> list[float]:
     return ordered
 
 
+TINY = ModelConfig(vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=1, intermediate_size=4)
+
+
 def test_scale_to_labels_leaves_values_of_a_known_range() -> None:
     examples = [TextExample("a", "b", value, str(value)) for value in (0.0, 5.0)]
-    shape = ModelConfig(vocab_size=9, embedding_size=4, hidden_size=4, num_attention_heads=1, intermediate_size=4)
     for name in ("stsb", "cola"):
-        model = GLUE[name].new_model(shape)
+        model = GLUE[name].new_model(TINY)
         GLUE[name].scale_to_labels(model, examples)
         assert type(model.classifier) is torch.nn.Linear and not model.classifier.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ((7.5, 7.5), 1.0),
+        ((0.3, 0.1 + 0.2), 1.0),
+        ((0.0, 1e-300), 1.0),
+        ((100.0, 900.0), 512.0),
+        ((0.0, 1e-3), 2.0**-11),
+    ],
+)
+def test_scale_to_labels_is_a_power_of_two(values: tuple[float, ...], scale: float) -> None:
+    examples = [TextExample("a", None, value, str(row)) for row, value in enumerate(values)]
+    task = Classification(name="table", title="table", metrics=("pearson",))
+    model = task.new_model(TINY)
+    task.scale_to_labels(model, examples)
+    assert isinstance(model.classifier, ScaledLinear) and model.classifier.scale == scale
+    assert model.state_dict()["classifier.bias"].item() == pytest.approx(np.mean(values))
+
+
+@pytest.mark.parametrize("label", ["nan", "-inf", "1e39", "1e400"])
+def test_parse_label_outside_fp32_is_rejected(label: str) -> None:
+    task = Classification(name="table", title="table", metrics=())
+    with pytest.raises(InputError, match=rf"^a\.csv:2: label '{label}' is not finite in fp32"):
+        task.parse_label(label, "a.csv:2")
 
 
 @pytest.mark.parametrize(

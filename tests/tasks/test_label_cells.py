@@ -64,12 +64,24 @@ def test_infer_classes_decimal_comma_needs_a_setting(tmp_path: Path, value: str)
 @pytest.mark.parametrize("kind", ["auto", "regression"])
 @pytest.mark.parametrize("labels", [["12,5", "999", "1.250"], ["12,5", "1.250,75"], ["12", "1.250"]])
 def test_read_label_cells_point_and_comma_are_rejected(tmp_path: Path, labels: list[str], kind: str) -> None:
-    with pytest.raises(
-        InputError, match=r"a\.csv:\d: the label '1\.250.*' is a number with other characters"
-    ) as raised:
+    with pytest.raises(InputError, match=r"a\.csv:\d: the label '1\.250.*' has a point") as raised:
         task = open_labels(tmp_path, labels, decimal=",", kind=kind)
         task.read("dev")
-    assert "decimal comma" in str(raised.value.hint)
+    assert "separate thousands" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(("second", "message"), [(0.5, None), ("0,5", r"dev\.jsonl:1: the label '1\.5' has a point")])
+def test_read_label_cells_json_numbers_have_points(tmp_path: Path, second: float | str, message: str | None) -> None:
+    (tmp_path / "train.csv").write_text('text,label\na,"2,5"\nb,"3,0"\n', encoding="utf-8")
+    rows = [{"text": "a", "label": 1.5}, {"text": "b", "label": second}]
+    (tmp_path / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    task = open_table(TableSettings(decimal=","), str(tmp_path))
+    assert labels_of(task, "train") == [2.5, 3.0]
+    if message is None:
+        assert labels_of(task) == [1.5, 0.5]
+    else:
+        with pytest.raises(InputError, match=message):
+            task.read("dev")
 
 
 @pytest.mark.parametrize("stray", ["good", ">5", "4 stars", "1.5.2", "5%", "1_0"])

@@ -65,6 +65,6 @@ def test_scores_bad_shapes_are_rejected() -> None:
         ("stsb", [1.0, 4.0], [0.5, 2.0], 0.0),
     ],
 )
-def test_baseline_is_the_majority_of_train(task: str, train: list[float], dev: list[float], expected: float) -> None:
+def test_score_majority_uses_train_labels(task: str, train: list[float], dev: list[float], expected: float) -> None:
     splits = ([TextExample("", None, label, "") for label in labels] for labels in (train, dev))
-    assert GLUE[task].score_baseline(*splits) == pytest.approx(expected)
+    assert GLUE[task].score_majority(*splits) == pytest.approx(expected)

@@ -101,7 +101,14 @@ def test_read_multi_label_bad_label_names_the_line(
 
 @pytest.mark.parametrize(
     "rows",
-    [([0, 1, 0], [1, 0, 0], [0, 0, 0]), ("[0, 1]", "[1, 1]"), ([True, False], None, [True, True]), ([0, 0.0], [1, 0])],
+    [
+        ([0, 1, 0], [1, 0, 0], [0, 0, 0]),
+        ([0, 1], [1, 0]),
+        ("[0, 1]", "[1, 1]"),
+        ("[0, 1]", "NA", "[1, 1]"),
+        ([True, False], None, [True, True]),
+        ([0, 0.0], [1, 0]),
+    ],
 )
 def test_read_multi_label_vectors_of_0_and_1_are_rejected(tmp_path: Path, rows: Sequence[object]) -> None:
     path = tmp_path / "a.jsonl"
@@ -189,20 +196,20 @@ def test_iter_predictions_of_rare_classes_keeps_the_scores() -> None:
     assert score_multi_label(gold, written) == pytest.approx(score_multi_label(gold, sigmoid(logits)), abs=1e-6)
 
 
-def test_baseline_and_chance_of_multi_label(tmp_path: Path) -> None:
+def test_score_majority_and_chance_of_multi_label(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl")
     task = open_as(tmp_path / "a.jsonl")
     examples = task.read("dev")
     gold = np.array([[i in row for i in range(3)] for row in ROWS])
     everything = sklearn.metrics.f1_score(gold, np.ones_like(gold), average="micro")
-    assert task.score_baseline(examples, examples) == pytest.approx(everything)
+    assert task.score_majority(examples, examples) == pytest.approx(everything)
     third = np.log(3) - 2 / 3 * np.log(2)  # the entropy of a class that a third of the texts have
     assert task.chance_loss(examples) == pytest.approx((third + 2 * np.log(2)) / 3)
     features_gold = np.array([[1, 0], [0, 1]], dtype=np.float32)
     assert score_multi_label(features_gold, np.array([[0.9, 0.1], [0.2, 0.8]]))["micro_f1"] == 1.0
 
 
-def test_baseline_of_many_classes_scores_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_score_majority_of_many_classes_scores_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A score of each number of classes would take a time that is quadratic in the number of classes."""
     calls: list[str] = []
 
@@ -214,7 +221,7 @@ def test_baseline_of_many_classes_scores_once(monkeypatch: pytest.MonkeyPatch) -
     gold = np.random.default_rng(0).random((200, 50)) < np.linspace(0.01, 0.9, 50)
     task = MultiLabelClassification(name="t", title="t", metrics=(), labels=tuple(map(str, range(50))))
     examples = [MultiLabelExample("x", None, tuple(np.flatnonzero(row)), "0") for row in gold]
-    score = task.score_baseline(examples, examples)
+    score = task.score_majority(examples, examples)
     assert calls == ["micro"]
     by_frequency = np.argsort(-gold.sum(axis=0), kind="stable")
     predictions = [np.isin(np.arange(50), by_frequency[:k]) for k in range(1, 51)]

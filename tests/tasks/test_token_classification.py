@@ -210,11 +210,11 @@ def test_score_entities_equals_seqeval() -> None:
         assert scores["accuracy"] == pytest.approx(seqeval.metrics.accuracy_score(gold, predicted))
 
 
-def test_baseline_is_the_most_frequent_tag_of_each_word() -> None:
+def test_score_majority_takes_the_usual_tag_of_each_word() -> None:
     task = TokenClassification(name="t", title="t", metrics=(), labels=tag_labels(["A"]))
     train = [TokenExample("a b", ((0, 1), (2, 3)), ("B-A", "O"), "0")] * 2 + [TokenExample("a", ((0, 1),), ("O",), "1")]
     dev = [TokenExample("a c b", ((0, 1), (2, 3), (4, 5)), ("B-A", "B-A", "O"), "2")]
-    assert task.score_baseline(train, dev) == pytest.approx(2 / 3)
+    assert task.score_majority(train, dev) == pytest.approx(2 / 3)
 
 
 def test_average_without_logits_of_the_last_words_is_outside() -> None:

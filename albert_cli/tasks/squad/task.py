@@ -107,7 +107,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         null_scores = outputs.null_score.tolist()
         return evaluate_answers(texts, _gold_answers(examples), self.version, null_scores, self.settings.threshold)
 
-    def score_baseline(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
+    def score_majority(self, train: Sequence[Question], dev: Sequence[Question]) -> float:
         """Return F1 on dev if all questions are left unanswered."""
         return evaluate_answers([""] * len(dev), _gold_answers(dev), self.version)["f1"]
 
