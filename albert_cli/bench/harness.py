@@ -186,7 +186,7 @@ def format_variants(title: str, variants: Mapping[str, VariantTiming]) -> str:
 def with_compiled_block(model: PretrainingModel, call: TimedCall) -> TimedCall:
     """Return a call that runs `call` with the encoder's block compiled; the model itself stays uncompiled."""
     plain = model.encoder.block
-    model.encoder.compile()
+    model.encoder.compile_block()
     compiled = model.encoder.block
     model.encoder.block = plain
 

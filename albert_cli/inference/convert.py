@@ -19,7 +19,8 @@ from albert_cli.model.hf_config import config_to_json, model_type
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.tokenizers_vocabulary import read_tokenizer_files
-from albert_cli.text.vocabulary import TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
+from albert_cli.text.vocabulary import CONFIG_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
+from albert_cli.text.words import WORD_MARK
 
 _VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")  # tensors with a row for each token
 
@@ -141,13 +142,18 @@ def _load_tensorflow_vocabulary(directory: Path) -> Vocabulary:
     if models := sorted(directory.glob("*.model")):
         return SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
     vocabulary = Vocabulary.load(directory)
-    letters = {character for piece in vocabulary.text_pieces for character in piece if character.isalpha()}
-    if (directory / TOKENIZER_FILE).exists() or all(letter == letter.lower() for letter in letters):
+    words = [piece.removeprefix(WORD_MARK) for piece in vocabulary.text_pieces]
+    # Not markup: the uncased Chinese vocabulary has the pieces <S> and <T>.
+    is_cased = any(word.isalpha() and word != word.lower() for word in words)
+    if (directory / TOKENIZER_FILE).exists() or not is_cased:
         return vocabulary
     cased = read_tokenizer_files(directory, {"do_lower_case": False})
     if cased.fingerprint != vocabulary.fingerprint:  # else `tokenizer_config.json` sets the case
         path = directory / WORDPIECE_FILE
-        console.info(f"{path}: has pieces with capital letters, so the tokenizer does not lower-case texts")
+        console.info(
+            f"{path}: has pieces with capital letters, so the tokenizer does not lower-case texts; "
+            f"to change this, set do_lower_case in {directory / CONFIG_FILE}"
+        )
     return cased
 
 

@@ -136,7 +136,8 @@ def _load_without_task_head(checkpoint: hub.Checkpoint, architecture: str) -> nn
 def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSource:
     """Open the checkpoint as a model of its task, with the task's dev split from the request's `data`.
 
-    Raises `ConfigError` if neither the request nor the checkpoint names a task, or if the head is not for the task.
+    Raises `ConfigError` if neither the request nor the checkpoint names a task, if the head is not for the task, or if
+    an override sets sparse attention.
     """
     checkpoint = opened.checkpoint
     name = request.task
@@ -149,7 +150,10 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
         )
     task_request = TaskRequest(str(checkpoint.directory), request.data, overrides=request.overrides, device="cpu")
     prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened}, can_train=False)
-    _require_exportable(prepared.checkpoint)  # an override may set another attention
+    if prepared.checkpoint.config.is_sparse:  # the checkpoint itself was checked by `open_source`
+        raise ConfigError(
+            "model.attention: other runtimes do not have sparse attention", "leave out the override that sets it"
+        )
     if prepared.needs_training:
         raise ConfigError(
             f"{checkpoint.directory}: has no head for {prepared.task.title}",

@@ -27,7 +27,7 @@ from albert_cli.model.recomputation import recompute_in_backward
 from albert_cli.model.sparse_attention import add_sparse_layout
 
 MIN_PACKED_ROWS: Final = 256  # tokens of a batch; with fewer, packing a weight takes as long as it saves
-_RECOMPILE_LIMIT: Final = 64  # compiled variants of one function; `Encoder.compile` exceeds torch's default of 8
+_RECOMPILE_LIMIT: Final = 64  # compiled variants of one function; `Encoder.compile_block` exceeds torch's default of 8
 # The weights of one of the two sub-layers of a block.
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
 # The signature of `block`.
@@ -108,9 +108,10 @@ class FeedForward(nn.Module):
 class Encoder(nn.Module):
     """The encoder: embeddings, projection to H, blocks and, if built with `pooler`, the pooler of [CLS] states.
 
-    `compile` replaces `block` by a compiled function. `checkpointing` turns on activation checkpointing: a block saves
-    only its input for the backward pass, which computes the block again. `matmul` is the backend of linear layers.
-    `packs_weights` lets oneDNN compute the blocks with packed weights; set it only on a CPU, and without gradients.
+    `compile_block` replaces `block` by a compiled function. `checkpointing` turns on activation checkpointing: a block
+    saves only its input for the backward pass, which computes the block again. `matmul` is the backend of linear
+    layers. `packs_weights` lets oneDNN compute the blocks with packed weights; set it only on a CPU, and without
+    gradients.
     """
 
     def __init__(self, config: ModelConfig, *, pooler: bool = True) -> None:
@@ -127,7 +128,7 @@ class Encoder(nn.Module):
         self.matmul: MatmulBackend = "torch"
         self.packs_weights = False
 
-    def compile(self) -> None:
+    def compile_block(self) -> None:
         """Compile the block, one function for all layers.
 
         torch compiles a separate variant for each combination of: all rows or head rows, training or evaluation, equal
@@ -205,12 +206,12 @@ class Encoder(nn.Module):
         if self.projection is not None:
             x_TH = linear(x_TH, self.projection.weight, self.projection.bias, self.matmul)
         # For each distinct sub-layer, a function that the layers call to get its weights.
-        attention = [cast_shared_weights(cast(Attention, part).weights(), dtype) for part in self.attention]
-        feed_forward = [cast_shared_weights(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
-        unpacked_attention = attention
+        get_attention = [make_weight_getter(cast(Attention, part).weights(), dtype) for part in self.attention]
+        get_feed_forward = [make_weight_getter(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
+        get_packed_attention = get_attention
         if self.packs_weights and len(x_TH) >= MIN_PACKED_ROWS:
-            attention = [pack_shared_weights(weights, len(x_TH)) for weights in attention]
-            feed_forward = [pack_shared_weights(weights, len(x_TH)) for weights in feed_forward]
+            get_packed_attention = [pack_once(get, len(x_TH)) for get in get_attention]
+            get_feed_forward = [pack_once(get, len(x_TH)) for get in get_feed_forward]
         if dtype is not None:
             x_TH = x_TH.to(dtype)
         yield x_TH[:token_count]  # without filler
@@ -221,13 +222,13 @@ class Encoder(nn.Module):
         for number, (attention_index, ffn_index) in enumerate(islice(cycle(stack), depth), start=1):
             rows: HeadRows | None = None
             outputs = token_count
-            attention_weights = attention[attention_index]
+            get = get_packed_attention[attention_index]
             if number == depth and not all_rows:
                 rows = tokens.rows
                 outputs = row_count
                 # With `rows`, a block multiplies by slices of the stacked weight. A packed weight cannot be sliced.
-                attention_weights = unpacked_attention[attention_index]
-            arguments = (attention_weights(), feed_forward[ffn_index](), tokens.layout, rows, settings)
+                get = get_attention[attention_index]
+            arguments = (get(), get_feed_forward[ffn_index](), tokens.layout, rows, settings)
             if recompute:
                 x_TH = recompute_in_backward(device, self.block, x_TH, *arguments)
             else:
@@ -266,7 +267,7 @@ def initialize(module: nn.Module, std: float) -> None:
 # ---------------------------------------------------------------- shared weights in the dtype of matmuls
 
 
-def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
+def make_weight_getter(weights: Weights, dtype: torch.dtype | None) -> Callable[[], Weights]:
     """Cast shared weights to `dtype` once, and return a function that each layer calls to get the cast weights.
 
     Each call creates a separate node in the autograd graph, so the gradients of all layers are summed in the dtype of
@@ -288,15 +289,15 @@ def cast_shared_weights(weights: Weights, dtype: torch.dtype | None) -> Callable
     return layer_weights
 
 
-def pack_shared_weights(layer_weights: Callable[[], Weights], rows: int) -> Callable[[], Weights]:
-    """Return a function that each layer calls to get the weights of `layer_weights`, their matrices packed once.
+def pack_once(get: Callable[[], Weights], rows: int) -> Callable[[], Weights]:
+    """Return a function that each layer calls to get the weights that `get` returns, their matrices packed once.
 
     rows: the number of rows of the layers' input, for `pack_weight`. Packed weights have no gradients.
     """
 
     @functools.cache
     def packed_weights() -> Weights:
-        weights = layer_weights()
+        weights = get()
         tensors = [pack_weight(weight, rows) if weight.dim() == 2 else weight for weight in weights]
         return type(weights)(*tensors)
 

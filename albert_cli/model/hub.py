@@ -209,8 +209,9 @@ def find_checkpoint(name: str) -> Path:
     if path.is_file():
         raise CheckpointError(*describe_file(path))
     hint = "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
-    if re.fullmatch(r"step-\d+", path.name):
-        hint = f"a run keeps only its newest steps; name a newer one, or a copy such as {path}-good, which it keeps"
+    if re.fullmatch(r"step-\d+", path.name):  # never the name of a model on the Hub
+        if path.parent.is_dir():
+            hint = f"a run deletes its old steps: name {path.parent} for the newest one, or a step that still exists"
     elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not name.startswith("."):
         return _download(name)
     raise CheckpointError(f"{path}: no such directory", hint)

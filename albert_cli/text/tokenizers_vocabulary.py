@@ -49,7 +49,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class TokenizersVocabulary(Vocabulary):
-    """A tokenizer of the `tokenizers` library, which normalizes text itself."""
+    """A tokenizer of the `tokenizers` library, which normalizes text itself.
+
+    marker_ids: the ids of the special tokens without a role, such as markers of entities, which users write into texts.
+    """
 
     def __init__(self, tokenizer: Tokenizer, config: TokenizerJson, source: Path) -> None:
         """Configure the tokenizer in place.
@@ -62,8 +65,10 @@ class TokenizersVocabulary(Vocabulary):
         ids = tokenizer.get_vocab(with_added_tokens=True)
         _check_largest_id(ids, source)
         self._names_by_role, special = _find_special_tokens(ids, config, source)
-        # transformers adds the listed tokens, too, if the tokenizer's file has their names only as pieces.
-        tokenizer.add_special_tokens(find_marker_names(ids, config))
+        # transformers adds the listed tokens, too, if the tokenizer's file has their names only as pieces. Adding a
+        # special token again would reset its options, such as `lstrip`.
+        added = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+        tokenizer.add_special_tokens([name for name in find_marker_names(ids, config) if name not in added])
         tokenizer.no_padding()
         tokenizer.no_truncation()
         if not _adds_special_tokens(tokenizer, special):
@@ -75,11 +80,11 @@ class TokenizersVocabulary(Vocabulary):
         added_tokens = tokenizer.get_added_tokens_decoder()
         special_ids = {index for index, token in added_tokens.items() if token.special} | set(special)
         byte_ids = {index for index in special_ids if BYTE_TOKEN.fullmatch(pieces[index])}
-        # Special tokens without a role, such as markers of entities: users write them into texts.
         self.marker_ids = {i for i in special_ids - set(special) if not _RESERVED_TOKEN.fullmatch(pieces[i])}
         tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
         self._tokenizer = self._build_encoder(set()) if self.marker_ids else tokenizer
-        # No text may get the id of any other special token, except those of bytes and of the unknown token.
+        # No text may get the id of a special token that is not a marker, except those of bytes and of the unknown
+        # token.
         self._forbidden_ids = special_ids - self.marker_ids - byte_ids
         if "unk" in self._names_by_role:  # else `special.unk` is [SEP]'s id, which no text may get
             self._forbidden_ids.discard(special.unk)
@@ -100,6 +105,7 @@ class TokenizersVocabulary(Vocabulary):
         if self.word_suffix:  # added tokens and unknown text have no suffix
             self._separators += [special.unk, *added_tokens]
             self._separators += [index for index, piece in enumerate(pieces) if piece.endswith(self.word_suffix)]
+        self._separators += self.marker_ids  # text directly after a marker has no word mark either
         self._whole_words = list(self.marker_ids)
         # The unknown token replaces a whole word, or is one of the tokens that are words.
         replaces_words = content["model"]["type"] in ("WordPiece", "WordLevel") or not self.marks_words

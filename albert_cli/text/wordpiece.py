@@ -93,12 +93,14 @@ def use_configured_normalizer(tokenizer: Tokenizer, directory: Path, config: dic
     """
     from tokenizers import normalizers
 
+    if config.get("auto_map") or not isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+        return
     name = _class_name(directory, config)
-    if name is None and store.exists_or_is_listed(directory / "config.json"):
-        is_bert = store.read_json(directory / "config.json").get("model_type") == "bert"
-    else:
-        is_bert = name in _BERT_CLASSES
-    if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and not config.get("auto_map"):
+    model_config = directory / "config.json"
+    is_bert = name in _BERT_CLASSES
+    if name is None and store.exists_or_is_listed(model_config):
+        is_bert = store.read_json(model_config).get("model_type") == "bert"
+    if is_bert:
         tokenizer.normalizer = _build_normalizer(config)
 
 

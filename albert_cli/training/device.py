@@ -302,8 +302,9 @@ def prepare_model(model: nn.Module, settings: TrainSettings, device: torch.devic
     encoder.matmul = "onednn" if settings.matmul == "onednn" else "torch"  # "auto", if not resolved, is "torch"
     _select_flash_attention(encoder.config.attention_probs_dropout_prob, device)
     if settings.compile == "on":
-        encoder.compile()
-        console.info("compiling the block; the first steps take a minute longer")
+        encoder.compile_block()
+        duration = "up to four minutes" if encoder.config.is_sparse else "a minute"
+        console.info(f"compiling the block; the first steps may take {duration} longer")
     if device.type == "cpu":
         machine.retain_freed_memory()
     model.to(device)

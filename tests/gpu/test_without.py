@@ -165,7 +165,7 @@ def test_compiled_attention_has_static_widths(
     monkeypatch.setattr(torch, "compile", fake_compile)
     monkeypatch.setattr(encoder, "block", lambda *arguments: used.append("not compiled"))
     model: Any = PretrainingModel(TINY).encoder
-    model.compile()
+    model.compile_block()
     layout = SimpleNamespace(sparse=sparse and object.__new__(sparse), offsets=torch.arange(2))
     x_TH: Any = torch.ones(3, TINY.hidden_size)
     model.block(x_TH, None, None, layout, None, replace(model.block_settings(), varlen=varlen))
@@ -187,7 +187,7 @@ def test_flex_attention_is_used_only_if_compiled(compiled: bool, form: type, mon
     config = replace(TINY, attention="window", attention_window=2)
     model = PretrainingModel(config).encoder
     if compiled:
-        model.compile()
+        model.compile_block()
     model(pack(random_batch((9, 12), config), CPU), all_rows=True)
     assert used == [form] * config.num_hidden_layers
 

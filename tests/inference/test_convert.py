@@ -309,6 +309,7 @@ def test_read_config_names_the_activation_of_the_release(kind: str, expected: st
     [
         ("Paris", {}, "Paris"),  # the archive of a cased model says only in its name that it is cased
         ("Paris", {"do_lower_case": True}, "paris"),
+        ("<S>", {}, "paris"),  # markup in Google's uncased Chinese vocabulary
         ("ℝ", {}, "paris"),  # a sign, not a letter in upper case: it has no lower case
     ],
 )

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli.model.block import block, self_attention
-from albert_cli.model.encoder import Encoder, cast_shared_weights
+from albert_cli.model.encoder import Encoder, make_weight_getter
 from albert_cli.model.packing import PackedTokens, pack
 from tests.helpers.shapes import TINY, assert_half_is_close, random_batch
 
@@ -68,7 +68,7 @@ def test_attention_dropout_keeps_the_mean_in_any_precision() -> None:
 def test_shared_weight_in_bf16_adds_gradients_in_fp32() -> None:
     """The first use adds a gradient of 1, 256 others add 1/256: in bf16, the sum would stay 1."""
     attention = Encoder(TINY).attention[0]
-    cast_weights = cast_shared_weights(attention.weights(), torch.bfloat16)  # type: ignore[operator]
+    cast_weights = make_weight_getter(attention.weights(), torch.bfloat16)  # type: ignore[operator]
     uses = [cast_weights() for _ in range(257)]
     assert uses[0].output.dtype == torch.bfloat16 and uses[0].norm.dtype == torch.float32
     total = sum((use.output.float() * (1.0 if n == 0 else 1 / 256)).sum() for n, use in enumerate(uses))
@@ -91,8 +91,8 @@ def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkey
     tokens = pack(random_batch((20, 3, 11)), CPU)
     x_TH = torch.randn(34, TINY.hidden_size).bfloat16()
     for dtype in (torch.float32, torch.bfloat16):
-        attention = cast_shared_weights(encoder.attention[0].weights(), dtype)()  # type: ignore[operator]
-        feed_forward = cast_shared_weights(encoder.feed_forward[0].weights(), dtype)()  # type: ignore[operator]
+        attention = make_weight_getter(encoder.attention[0].weights(), dtype)()  # type: ignore[operator]
+        feed_forward = make_weight_getter(encoder.feed_forward[0].weights(), dtype)()  # type: ignore[operator]
         x = x_TH.to(dtype).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             required = tokens.rows if rows else None

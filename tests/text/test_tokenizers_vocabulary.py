@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertTokenizerFast
 from albert_cli.errors import CheckpointError
 from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
 from albert_cli.text.vocabulary import Vocabulary
-from tests.helpers.tokenizers import BERT_ROLES, KINDS, lines_of_eight_languages, train_wordpiece
+from tests.helpers.tokenizers import BERT_ROLES, KINDS, lines_of_eight_languages, train_byte_level, train_wordpiece
 
 AWKWARD_TEXTS = ["``quoted''  twice", "a\tb", " lead", "x" * 300, "2,011 don't!", "Cafe\u0301 👍🏽", "", "\ud800"]
 
@@ -176,6 +176,17 @@ def test_missing_special_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer"):
         Vocabulary.load(tmp_path)
+
+
+def test_text_directly_after_a_marker_begins_a_word(tmp_path: Path) -> None:
+    train_byte_level(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[E1]"]})
+    tokenizer.save_pretrained(tmp_path)
+    vocabulary = Vocabulary.load(tmp_path)
+    ids = np.array(vocabulary.encode("[E1]Paris"))
+    assert vocabulary.pieces[ids[0]] == "[E1]"
+    assert vocabulary.word_boundaries().find_starts(ids)[:2].tolist() == [True, True]
 
 
 @pytest.mark.parametrize(("largest_id", "is_loaded"), [(50_000, True), (5_000_000, False)])
