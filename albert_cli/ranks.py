@@ -170,14 +170,17 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
         # Errors of gloo are plain RuntimeErrors. Only the path of gloo's source code in their text identifies them.
         if "/gloo/" not in str(error) and not isinstance(error, dist.DistError):
             raise
-        raise _connection_error(str(error), has_joined=dist.is_initialized()) from error
+        raise _explain_connection_error(str(error), has_joined=dist.is_initialized()) from error
     finally:
         if may_destroy and dist.is_initialized():
             dist.destroy_process_group()
 
 
-def _connection_error(text: str, *, has_joined: bool) -> AlbertError:
-    """Return the error for the user if torch reports `text`, before or after this rank has joined the process group."""
+def _explain_connection_error(text: str, *, has_joined: bool) -> AlbertError:
+    """Return the error for the user if torch reports `text`; if a connection was lost, look for missing ranks first.
+
+    has_joined: True if this rank had joined the process group.
+    """
     _, _, nccl_cause = text.partition("Last error:")  # errors of the store, such as a lost rank 0, have no such part
     if nccl_cause and not has_joined:
         return AlbertError(
@@ -272,8 +275,8 @@ def _find_missing_ranks() -> str:
 def _wait_for_failing_rank() -> None:
     """Sleep under `torchrun`, so that the failing rank exits first and `torchrun` returns its exit code.
 
-    A failing rank closes its connections before it exits. Without the delay, a rank that has only lost its connection
-    could exit first.
+    A failing rank closes its connections before or when it exits. Without the delay, a rank that has only lost its
+    connection could exit first.
     """
     if _is_launched():
         time.sleep(_SECONDS_FOR_FAILING_RANK)

@@ -192,10 +192,11 @@ def test_slurm_saves_before_the_time_limit_and_requeues(stopped: Path, tiny_data
 
 
 def test_slurm_tells_srun_the_cores_of_a_task(tmp_path: Path) -> None:
-    install(tmp_path, "srun", 'echo "cores: $SRUN_CPUS_PER_TASK"')
+    install(tmp_path, "srun", 'echo "cores: ${SRUN_CPUS_PER_TASK-all}"')
     install(tmp_path, "scontrol", SCONTROL)
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "localhost", "SLURM_CPUS_PER_TASK": "64"}
-    assert run(SLURM_JOB, make_environment(tmp_path, **slurm)) == "cores: 64\n"
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "localhost"}
+    assert run(SLURM_JOB, make_environment(tmp_path, **slurm, SLURM_CPUS_PER_TASK="64")) == "cores: 64\n"
+    assert run(SLURM_JOB, make_environment(tmp_path, **slurm)) == "cores: all\n"
 
 
 def test_kubernetes_resumes_the_run_of_the_slurm_job(stopped: Path, tiny_data: Path) -> None:

@@ -132,7 +132,7 @@ def finetune(
     from albert_cli.inference.table_predictions import check_test_file, predict_test_file
     from albert_cli.training import run
     from albert_cli.training.finetune import finetune as finetune_task
-    from albert_cli.training.intermediate import add_intermediate, check_started_runs
+    from albert_cli.training.intermediate import add_intermediate, check_intermediate_of_runs
     from albert_cli.training.task_model import resolve_schedule
     from albert_cli.training.task_recipe import FinetuneRecipe
     from albert_cli.training.task_setup import OpenCheckpoints, TaskRequest, prepare_task, resolve_checkpoint
@@ -145,7 +145,7 @@ def finetune(
     check_test_file(prepared.task)
     inputs = prepared.load_inputs(seed)
     resolve_schedule(prepared, inputs).check()
-    check_started_runs(prepared, [out], opened)
+    check_intermediate_of_runs(prepared, [out], opened=opened)
     prepared.warn_about_text(inputs)
     # If the recipe has an intermediate task, it trains in `OUT-TASK`, next to `out`.
     named_out = store.resolve_dots(out)

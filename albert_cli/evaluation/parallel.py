@@ -118,6 +118,7 @@ def train_ahead(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     items = _list_items(tasks)
     _check_started_runs(tasks, items)
     if request.nproc > 1 or executor.has_cluster():
+        _require_checkpoints(items)
         _run_items(items, request.nproc)
 
 
@@ -128,6 +129,7 @@ def train_array_job(tasks: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) 
     """
     items = [item for item in array_job.select(_list_items(tasks)) if not _is_finished(item)]
     _check_started_runs(tasks, items)
+    _require_checkpoints(items)
     _run_items(items, nproc)
 
 
@@ -172,6 +174,7 @@ def finish_runs(runs: TaskRuns, nproc: int) -> None:
     """
     items = _list_items([runs])
     _check_started_runs([runs], items)
+    _require_checkpoints([item for item in items if not _is_finished(item)])
     while unfinished := [item for item in items if not _is_finished(item)]:
         try:
             _run_items(unfinished, nproc)
@@ -249,12 +252,16 @@ def _is_finished(item: _RunItem) -> bool:
     return (run.out / RESULTS).is_file() or (run.out / DIVERGED_FILE).is_file()
 
 
+def _require_checkpoints(items: Sequence[_RunItem]) -> None:
+    """Raise `CheckpointError` if the workers could not read a checkpoint, such as a step that was deleted since."""
+    for name in {item.arguments[0].request.checkpoint for item in items}:
+        hub.find_checkpoint(name)
+
+
 def _run_items(items: Sequence[_RunItem], nproc: int) -> None:
     """Run all items, then raise the error of the first item that failed."""
     if not items:
         return
-    for name in {item.arguments[0].request.checkpoint for item in items}:
-        hub.find_checkpoint(name)  # raises `CheckpointError` now if the workers cannot read the checkpoint
     errors: dict[str, BaseException] = {}
 
     def record(item: _RunItem, outcome: float | BaseException | None) -> None:

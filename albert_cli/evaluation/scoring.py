@@ -118,14 +118,20 @@ def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:
         raise CheckpointError(f"{checkpoint.directory / 'config.json'}: {error.message}") from None
 
 
-def load_scoring_inputs(name: str, request: TaskRequest, first: PreparedTask, directories: Sequence[Path]) -> Inputs:
+def load_scoring_inputs(
+    name: str,
+    request: TaskRequest,
+    first: PreparedTask,
+    directories: Sequence[Path],
+    opened: OpenCheckpoints | None = None,
+) -> Inputs:
     """Load the inputs to score models, without the rows on which the models are known to be trained.
 
     If the data are a single file, scoring uses all of its rows. If a run was trained on this file, the dev examples are
     the rows that its training held out, and the inputs contain its training examples too.
 
-    first: the first model, prepared for scoring. directories: the checkpoints of all models. Prints which examples of a
-    single file are scored.
+    first: the first model, prepared for scoring. directories: the checkpoints of all models. opened: the checkpoints
+    that this command has already read. Prints which examples of a single file are scored.
     """
     inputs = first.load_inputs()
     if request.split == "test" or not _is_single_file(first.task.source, first.request.data):
@@ -138,11 +144,12 @@ def load_scoring_inputs(name: str, request: TaskRequest, first: PreparedTask, di
         for path, result in results.items()
         if isinstance(result, RunResult) and sum(result.examples.values()) <= rows
     }
+    opened = {} if opened is None else opened
     all_overrides = list(dict.fromkeys(map(_example_overrides, data_of_runs)))
     for overrides in all_overrides:
         all_settings = (*overrides.train, *overrides.dev, *request.overrides)
         trained_request = replace(request, overrides=all_settings, checkpoint=str(directories[0]))
-        prepared = prepare_evaluation(name, trained_request, can_train=False)
+        prepared = prepare_evaluation(name, trained_request, opened, can_train=False)
         task = replace(prepared.task, scores_whole_file=False)
         training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
         if training_inputs.fingerprint in data_of_runs.values():

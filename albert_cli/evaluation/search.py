@@ -32,7 +32,7 @@ from albert_cli.results import (
 from albert_cli.training.intermediate import (
     ENCODER_KEYS,
     add_intermediate,
-    check_started_runs,
+    check_intermediate_of_runs,
     missing_intermediate,
     use_intermediate,
 )
@@ -129,7 +129,8 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     # While the search runs, `albert status` reads the runs' directories (units) from the plan file.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
     for runs in task_runs:
-        check_started_runs(runs.prepared, [run_directory(runs.out, seed) for seed in seeds_of(runs.prepared)], opened)
+        directories = [run_directory(runs.out, seed) for seed in seeds_of(runs.prepared)]
+        check_intermediate_of_runs(runs.prepared, directories, request.overrides, opened)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
         train_ahead([point.runs for point in points], request)

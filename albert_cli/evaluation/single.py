@@ -80,12 +80,13 @@ def evaluate_task(
     task = prepared.task
     outcomes: list[RunResult | DivergedSeed] = []
     baselines_by_seed: dict[int, Baselines] = {}
+    seed_inputs = inputs
     for seed in seeds_of(prepared):
-        if inputs.settings != prepared.input_settings(seed):  # another subset (`data.train_examples`)
-            inputs = prepared.load_inputs(seed)
+        if seed_inputs.settings != prepared.input_settings(seed):  # another subset (`data.train_examples`)
+            seed_inputs = prepared.load_inputs(seed)
         directory = run_directory(out, seed)
         try:
-            outcomes.append(finetune(prepared, inputs, directory, seed, retry_diverged=False))
+            outcomes.append(finetune(prepared, seed_inputs, directory, seed, retry_diverged=False))
         except DivergedError as error:
             outcomes.append(DivergedSeed(seed, error.message))
             console.warn(
@@ -93,9 +94,10 @@ def evaluate_task(
                 f"remove {directory} to repeat it"
             )
         if prepared.request.baselines:
-            if inputs.fingerprint not in baseline_cache:
-                baseline_cache[inputs.fingerprint] = train_baselines(task, inputs.train_examples, inputs.dev_examples)
-            baselines_by_seed[seed] = baseline_cache[inputs.fingerprint]
+            key = seed_inputs.fingerprint
+            if key not in baseline_cache:
+                baseline_cache[key] = train_baselines(task, seed_inputs.train_examples, seed_inputs.dev_examples)
+            baselines_by_seed[seed] = baseline_cache[key]
     result = summarize_runs(task.title, outcomes, _median_baselines(list(baselines_by_seed.values())))
     result = _add_classical_difference(result, prepared, inputs, out, baselines_by_seed)
     result.write(out / RESULTS)

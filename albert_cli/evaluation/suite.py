@@ -44,7 +44,7 @@ from albert_cli.tasks.glue import GLUE_ON_HUB, GLUE_SCORE_TASKS, require_task_fo
 from albert_cli.tasks.registry import TASKS, average_score
 from albert_cli.training.intermediate import (
     add_intermediate,
-    check_started_runs,
+    check_intermediate_of_runs,
     encoder_overrides,
     missing_intermediate,
     skip_intermediate,
@@ -74,27 +74,28 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
         require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
         inputs = prepared.load_inputs()
     else:
-        inputs = load_scoring_inputs(name, request, prepared, [prepared.checkpoint.directory])
+        inputs = load_scoring_inputs(name, request, prepared, [prepared.checkpoint.directory], opened)
     check_test_file(prepared.task)
     if prepared.needs_training:
         resolve_schedule(prepared, inputs).check()
         prepared.warn_about_text(inputs)
     units = list_units({".": prepared}, request)
-    check_started_runs(prepared, [out / unit for unit in units], opened)
+    check_intermediate_of_runs(prepared, [out / unit for unit in units], opened=opened)
     controls = prepare_controls(name, prepared, out, opened, partial(_train_intermediate, opened=opened))
     with recorded_plan(out / PLAN_FILE, units):
         runs = TaskRuns(name, prepared, out, controls)
         runs = _train_intermediate(runs, out / prepared.recipe.intermediate_task, opened)
         train_ahead([runs], request)
         result = evaluate_with_controls(runs, inputs)
-    prepared = runs.prepared
-    predict: PredictExamples = partial(predict_examples, prepared, precision=result.precision)
     if isinstance(result, EvaluationResult):
-        predict = predict_with_run(prepared, best_run(out, result))
-    predict_test_file(prepared.task, predict, out)
+        predict: PredictExamples = predict_with_run(runs.prepared, best_run(out, result))
+    else:
+        predict = partial(predict_examples, runs.prepared, precision=result.precision)
+    task = runs.prepared.task
+    predict_test_file(task, predict, out)
     if submission_file is not None:
         predict_test_set = cast(submission.PredictTestSet, predict)  # a task of GLUE has logits as outputs
-        submission.write_task_submission(prepared.task.name, request.data, submission_file, predict_test_set)
+        submission.write_task_submission(task.name, request.data, submission_file, predict_test_set)
     return result
 
 
@@ -131,7 +132,8 @@ class _SuitePlan:
         for name, intermediate in self.intermediate_tasks.items():
             if intermediate not in self.skipped_intermediates:
                 prepared = self.prepared_tasks[name]
-                check_started_runs(prepared, [out / unit for unit in list_units({name: prepared}, request)], opened)
+                directories = [out / unit for unit in list_units({name: prepared}, request)]
+                check_intermediate_of_runs(prepared, directories, opened=opened)
 
     def add_intermediate_of_suite(
         self, runs: TaskRuns, folder: Path, suite_runs: Sequence[TaskRuns], opened: OpenCheckpoints

@@ -152,7 +152,8 @@ def finetune(
         if saved is not None:
             finished = _load_finished(prepared, out)
             if finished is not None:
-                status.state = "done"  # a killed run may have left "running" in its `status.json`, so write it again
+                # Not "starting", so that the end is written, over the "running" that a killed run may have left.
+                status.state = "done"
                 status.total_steps = schedule.total_steps
                 return finished
             if not retry_diverged:
@@ -164,7 +165,7 @@ def finetune(
             optimizer = make_optimizer(job.model, recipe.optimizer)
             store.write_text(out / "recipe.toml", config.dump_toml(recipe))
             group = RankGroup()
-            state = run.resume_state(out, job.model, optimizer, group, parents)
+            state = run.resume_state(out, job.model, optimizer, group, parents) or TrainState()
             if state.best_step:
                 path = checkpoint.step_directory(out, state.step) / _BEST_WEIGHTS
                 # Copies, because tensors that stay mapped would keep NFS from deleting the file.

@@ -75,14 +75,17 @@ def add_intermediate(
     return use_intermediate(prepared, out, opened)
 
 
-def check_started_runs(
-    prepared: PreparedTask, directories: Sequence[Path], opened: OpenCheckpoints | None = None
+def check_intermediate_of_runs(
+    prepared: PreparedTask,
+    directories: Sequence[Path],
+    overrides: Sequence[str] | None = None,
+    opened: OpenCheckpoints | None = None,
 ) -> None:
     """Raise `ConfigError` if a run in `directories` was started without the intermediate task that it would have now.
 
     Call it before the intermediate task trains: the runs of a result must not differ in it. An earlier call may have
     skipped the intermediate task because its data were missing (`skip_intermediate`); nothing is raised if they still
-    are. opened: the checkpoints that this command has already read.
+    are. overrides, opened: as in `add_intermediate`.
     """
     name = missing_intermediate(prepared)
     if name is None:
@@ -95,7 +98,7 @@ def check_started_runs(
     if not started:
         return
     try:
-        _prepare_intermediate(name, prepared, None, opened).check_inputs()
+        _prepare_intermediate(name, prepared, overrides, opened).check_inputs()
     except MissingDataError:
         return
     raise ConfigError(

@@ -378,8 +378,8 @@ def estimate_duration(
         free = capacity.available_memory(device)
         while sequences and free is not None and estimate_run_memory(recipe, device, sequences).total > free:
             sequences //= 2
-        # Each rank measures another peak and other free memory. All must run the same number of steps together.
-        sequences = group.broadcast(sequences)
+        # Each rank measures another peak and other free memory. All must run the same steps, which fit every rank.
+        sequences = min(group.all_gather(sequences))
         if sequences == 0:
             rate = peak * speedup
             seconds = flops_per_sequence * recipe.total_sequences / rate

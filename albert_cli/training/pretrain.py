@@ -66,8 +66,9 @@ def pretrain(
             optimizer = make_optimizer(job.model, resolved.optimizer)
             if group.rank == 0:
                 store.write_text(out / "recipe.toml", job.recipe_toml)
-            set_weights = partial(set_first_weights, inputs, job, optimizer, out)
-            state = run.resume_state(out, job.model, optimizer, group, parents, set_weights)
+            state = run.resume_state(out, job.model, optimizer, group, parents)
+            if state is None:
+                state = set_first_weights(inputs, job, optimizer, out)
             run.mark_running(out, status, state.step, schedule.total_steps)
             job.last_metrics = read_last_evaluation(out, state.step)  # for the model cards until the next evaluation
             hints = LossHints(inputs.corpora.train.unigram_entropy(), schedule.resolved_warmup_steps)

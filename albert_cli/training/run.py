@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -87,18 +87,13 @@ def _describe_new_start(out: Path) -> str:
 
 
 def resume_state(
-    out: Path,
-    model: nn.Module,
-    optimizer: Optimizer,
-    group: RankGroup,
-    parents: Mapping[str, str],
-    set_weights: Callable[[], TrainState] = TrainState,
-) -> TrainState:
+    out: Path, model: nn.Module, optimizer: Optimizer, group: RankGroup, parents: Mapping[str, str]
+) -> TrainState | None:
     """Load weights and moments from the newest valid checkpoint, and return the state that training resumes from.
 
-    Without a checkpoint, `set_weights` sets the first weights and returns the state. The default, `TrainState` itself,
-    returns step 0 and changes no weights. Rank 0 verifies and chooses the checkpoint, and all ranks load it. Raises
-    `ConfigError` if the checkpoint has other `parents` (fingerprints of data or checkpoints) than this run.
+    Returns None if there is no checkpoint; the weights do not change then. Rank 0 verifies and chooses the checkpoint,
+    and all ranks load it. Raises `ConfigError` if the checkpoint has other `parents` (fingerprints of data or
+    checkpoints) than this run.
     """
     step = None
     if group.rank == 0:
@@ -108,11 +103,11 @@ def resume_state(
             assert manifest is not None, "a valid checkpoint has a manifest"
             check_parents(out, manifest.parents, parents)
             step = store.step_number(newest)
-    # If rank 0 raises an error above, it closes its connections, so this call fails on the other ranks and does not
-    # wait forever (`ranks.process_group`).
+    # If rank 0 raises an error above, the other ranks do not wait here forever: gloo closes rank 0's connections, and
+    # with NCCL the launcher or the heartbeat ends the other ranks (`ranks.process_group`).
     step = group.broadcast(step)
     if step is None:
-        return set_weights()
+        return None
     directory = checkpoint.step_directory(out, step)
     loading.load_weights(model, hub.read_checkpoint(directory), loading.LoadPolicy.EVERYTHING)
     state = checkpoint.restore_optimizer(directory, optimizer)

@@ -159,7 +159,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.save_every, str):
-            parse_duration(self.save_every, "train.save_every")  # raises `ConfigError` if it is none
+            parse_duration(self.save_every, "train.save_every")  # raises `ConfigError` if it is no duration
 
     @property
     def save_steps(self) -> int:

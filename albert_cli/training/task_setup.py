@@ -201,12 +201,12 @@ def _read_head(checkpoint: hub.Checkpoint, with_columns: bool) -> ModelHead:
 def prepare_with_recipe(
     recipe: FinetuneRecipe, request: TaskRequest, task: AnyTask, source: OpenCheckpoint, *, needs_training: bool = True
 ) -> PreparedTask:
-    """Apply a recipe to a task and a checkpoint, and limit the length of the inputs to the model's positions.
+    """Apply a recipe to a task, and limit the length of the inputs to the checkpoint's positions.
 
-    needs_training: if False, the task is prepared to score the finished checkpoint on `request.split`, without training
-    data.
+    `source` already has the recipe's attention, positions and class names. needs_training: if False, the task is
+    prepared to score the finished checkpoint on `request.split`, without training data.
     """
-    checkpoint = recipe.model.apply_to_checkpoint(source.checkpoint)
+    checkpoint = source.checkpoint
     if not needs_training:
         task = task.for_scoring(request.split)
     recipe = recipe.clamp_to_positions(checkpoint.config.max_position_embeddings)

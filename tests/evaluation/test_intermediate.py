@@ -208,22 +208,12 @@ def test_eval_runs_started_without_mnli_stop_its_training(suite: Suite, tmp_path
 
 def test_finetune_run_started_without_mnli_stops_its_training(suite: Suite, tmp_path: Path) -> None:
     data = Path(shutil.copytree(suite.data / "RTE", tmp_path / "data" / "RTE")).parent
-    call = [
-        "finetune",
-        "rte",
-        "--checkpoint",
-        suite.encoder,
-        "--data",
-        data,
-        "--device",
-        "cpu",
-        "--out",
-        tmp_path / "a",
-    ]
+    out = tmp_path / "a"
+    call = ["finetune", "rte", "--checkpoint", suite.encoder, "--data", data, "--device", "cpu", "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
     albert(*call)
     shutil.copytree(suite.data / "MNLI", data / "MNLI")
-    assert f"delete {tmp_path / 'a'}, or " in albert(*call, expect=2).err
+    assert f"delete {out}, or " in albert(*call, expect=2).err
     assert not (tmp_path / "a-mnli").exists()
 
 

@@ -90,9 +90,6 @@ def test_teacher_that_does_not_fit_raises(
     short = create_checkpoint(tmp_path / "short", tiny_vocabulary)
     with pytest.raises(ConfigError, match="has only 20 positions, but sequences have up to 32 tokens"):
         Teacher.load(DistillSettings(str(short)), Vocabulary.load(tiny_vocabulary), 32, CPU)
-    changed = DistillSettings(str(teacher), fingerprint=store.fingerprint(finished / LAST))
-    with pytest.raises(ConfigError, match="is another teacher"):  # the newest step of a run that still trains
-        Teacher.load(changed, Vocabulary.load(tiny_vocabulary), 32, CPU)
     other_vocabulary = Vocabulary.load(tiny_vocabulary)
     object.__setattr__(other_vocabulary, "fingerprint", "another")
     with pytest.raises(ConfigError, match=f"{tiny_data}: has another vocabulary than {teacher}"):

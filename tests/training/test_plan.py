@@ -120,8 +120,8 @@ def test_plan_first_step_of_continuing_run_is_its_own(
 class FirstRank(RankGroup):
     """Rank 0 of several ranks, without the other ranks."""
 
-    def broadcast(self, value: Any) -> Any:
-        return value
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value] * self.world_size
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_estimate_duration_measures_the_same_on_all_ranks(
     """A rank with another peak or other free memory would otherwise wait in an all-reduce of the steps."""
 
     class SecondRank(RankGroup):
-        def broadcast(self, value: Any) -> Any:
-            return 1
+        def all_gather(self, value: Any) -> list[Any]:
+            return [1, value]
 
     monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.5)
     overrides = ["train.batch_size=64", "train.micro_batch_size=64", "train.compile=off"]

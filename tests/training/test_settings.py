@@ -56,7 +56,7 @@ def test_parse_duration_invalid_text_raises(text: str) -> None:
         parse_duration(text, "--max-time")
 
 
-def test_save_interval_is_in_steps_or_seconds() -> None:
+def test_save_every_is_in_steps_or_seconds() -> None:
     for save_every, steps, seconds in ((500, 500, 0.0), ("10m", 0, 600.0), (0, 0, 0.0)):
         settings = TrainSettings(save_every=save_every)
         assert (settings.save_steps, settings.save_seconds) == (steps, seconds)
