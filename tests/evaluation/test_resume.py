@@ -159,7 +159,8 @@ def test_keep_best_copies_weights_only_if_better(rising: PreparedTask) -> None:
         with torch.no_grad():
             job.model.classifier.bias.fill_(step)
         ORIGINAL_KEEP_BEST(job, {"pearson": score, "loss": 1.0}, state)
-        records.append((state.best_step, state.best_score, job.best["classifier.bias"].item()))
+        bias = job.best["classifier.bias"].item() / job.model.classifier.scale
+        records.append((state.best_step, state.best_score, bias))
     assert records == [(1, 0.5, 1), (1, 0.5, 1), (3, 0.7, 3), (3, 0.7, 3), (3, 0.7, 3), (6, 0.8, 6)]
 
 
