@@ -217,15 +217,14 @@ def limit_threads() -> None:
 def describe_device(device: torch.device, processes: int = 1) -> str:
     """Return the name of the GPU or of the processor, by which measured times are comparable.
 
-    processes: their number, each with its own GPU. For a processor, the name includes the cores of this process.
+    processes: their number, each with its own GPU. For a processor, the name includes the number of torch's threads.
     """
     import torch
 
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
     else:
-        cpu = describe_cpu()
-        name = f"{cpu.model}, {cpu.cores} cores, {device.type}"
+        name = f"{describe_cpu().model}, {torch.get_num_threads()} threads, {device.type}"
     return name if processes == 1 else f"{processes} processes on {name}"
 
 

@@ -1,4 +1,4 @@
-"""Tests of `albert_cli.machine`: the cores that a container leaves to a process."""
+"""Tests of `albert_cli.machine`: the cores that a container leaves to a process, and the names of devices."""
 
 from __future__ import annotations
 
@@ -54,3 +54,8 @@ def test_choose_device_limits_threads_to_the_container(tmp_path: Path, monkeypat
         monkeypatch.delenv("OMP_NUM_THREADS")
         choose_device("cpu")
         assert torch.get_num_threads() == 2
+
+
+def test_describe_device_cpu_has_the_threads() -> None:
+    with use_threads(3):
+        assert machine.describe_device(torch.device("cpu")).endswith(", 3 threads, cpu")

@@ -21,7 +21,8 @@ from albert_cli.errors import AlbertError, ConfigError, InputError, MissingDataE
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
 from albert_cli.experiments.recipe import ExperimentScale
-from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE
+from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE, SENTENCE_WORDS
+from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.data_files import match_case
 from albert_cli.tasks.glue import GLUE, require_task_folders
 from albert_cli.tasks.registry import find_task
@@ -69,17 +70,18 @@ def _hash_text(source: str) -> list[str]:
     The list is empty for a source without local files, and for one that cannot be read, which the checks before a run
     report.
     """
-    if is_stdin(source) or is_url(source) or source.startswith(("hf:", "docs:")):
+    if is_url(source):  # listing its files needs the network
         return []
     try:
-        paths = [resolved.path for resolved in resolve_sources([source])]
-    except InputError:
+        paths = [resolved.path for resolved in resolve_sources([source]) if resolved.path is not None]
+        with translate_read_errors(source):
+            return [f"{path.name} {store.sha256_file(path)}" for path in paths]
+    except (ConfigError, InputError):
         return []
-    return [f"{path.name} {store.sha256_file(path)}" for path in paths if path is not None]
 
 
 def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the identity of the data of each task that can be read or generated, and the reason to skip each other.
+    """Return the identity of each available task's data, and for each other task the reason to skip it.
 
     The identity is a hash of the examples of the task and of its intermediate task, and "" for data without files.
     Raises `InputError` if `--tasks` is no folder, or the folder of a single task of GLUE, and `ConfigError` if a task
@@ -137,7 +139,7 @@ def plan_minimal_pairs(request: ExperimentRequest, scale: ExperimentScale) -> Da
         return DataInput(store.sha256_file(request.minimal_pairs), str(request.minimal_pairs))
     data = plan_data(request, scale, "usual")
     argv = [data.path, "--out", OUT]  # without a command, because the stage runs a module (`plan.MODULES`)
-    facts: dict[str, object] = {"data": data.identity, "pairs": MAX_PAIRS}
+    facts: dict[str, object] = {"data": data.identity, "pairs": MAX_PAIRS, "words": list(SENTENCE_WORDS)}
     stage = create_stage(request, "pairs", "minimal pairs of word order", facts, data.needs, argv)
     return DataInput(stage.id, str(request.directory(stage) / PAIRS_FILE), (stage,))
 
@@ -242,19 +244,19 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     The data are tokenized from the sources in the scale's `probe_text` whose files exist. If there are none, they are
     the training data, whose held-out text `albert probe` scores.
     """
-    sources = {source: source for source in scale.probe_text}  # by the name in the scale, the name with the real path
+    paths = {source: source for source in scale.probe_text}  # source in the scale -> source with the path of --tasks
     existing: list[str] = []
     if request.tasks is not None:
-        for source in sources:
+        for source in scale.probe_text:
             kind, separator, name = source.partition(":TASKS/")
             if separator:
-                sources[source] = f"{kind}:{match_case(request.tasks, name)}"
+                paths[source] = f"{kind}:{match_case(request.tasks, name)}"
         # A source is `squad:FILE` or `race:FOLDER`.
-        existing = [source for source, path in sources.items() if Path(path.partition(":")[2]).exists()]
+        existing = [source for source, path in paths.items() if Path(path.partition(":")[2]).exists()]
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
-        existing = list(sources)
+        existing = list(paths)
     reason = "does not exist, so intrinsic scores do not include it"
-    skipped = {path: reason for source, path in sources.items() if source not in existing}
+    skipped = {path: reason for source, path in paths.items() if source not in existing}
     usual = plan_data(request, scale, "usual")
     if not existing:
         return usual, skipped
@@ -264,10 +266,10 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     else:
         needs = [plan_vocabulary(request, scale)]
         vocabulary = str(request.directory(needs[0]))
-    paths = [sources[source] for source in existing]
-    argv = ["data", *paths, "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
-    # The identity of the training data determines the vocabulary. The files count, and not the path of --tasks.
-    facts = {"text": existing, "files": [_hash_text(path) for path in paths], "vocab": usual.identity}
+    argv = ["data", *(paths[source] for source in existing), "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
+    # The identity of the training data determines the vocabulary. The files identify the text, not the path of --tasks.
+    files = [_hash_text(paths[source]) for source in existing]
+    facts = {"text": existing, "files": files, "vocab": usual.identity}
     stage = create_stage(request, "data", "token shards for intrinsic scores", facts, needs, argv)
     return _as_input(request, stage), skipped
 

@@ -64,7 +64,7 @@ class Outcome:
     diverged: Mapping[str, int] = field(default_factory=dict)
     """Variant -> number of diverged seeds; only variants with such seeds."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """The reason for each kind of measurement that is not compared."""
+    """Kind of measurement -> the reason why it is not compared."""
     claims: list[CheckedClaim] = field(default_factory=list)
 
     @property
@@ -169,7 +169,9 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
         record = read_record(plan, run.pretrain, StageRecord[BaseModel])
         if record is not None and record.diverged:
             diverged[run.variant] += 1
-    left_out = _check_times(plan)
+    compared = {metric for claim in plan.claims for metric in claim.metrics}
+    compares_times = plan.experiment.speed_against is not None or "seconds" in compared
+    left_out = _check_times(plan) if compares_times else {}
     if left_out:
         for metrics in values.values():
             metrics.pop("seconds", None)
@@ -189,13 +191,16 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
 
 
 def _check_times(plan: ExperimentPlan) -> dict[str, str]:
-    """Return the reason why training times are not compared; empty if all runs were trained on the same device."""
-    records = [read_record(plan, run.pretrain, StageRecord[BaseModel]) for run in plan.runs if run.recipe is not None]
+    """Return the reason why training times are not compared; empty if all were measured on the same device."""
+    # The measured speeds determine the steps of runs that match the time of another run.
+    timed = [*plan.speeds, *(run.pretrain for run in plan.runs if run.recipe is not None)]
+    records = [read_record(plan, stage, StageRecord[BaseModel]) for stage in timed]
     devices = {record.device or "an unknown device" for record in records if record is not None and not record.diverged}
     if len(devices) < 2:
         return {}
-    reason = f"the runs were trained on {' and '.join(sorted(devices))}; repeat them on one device in another --out"
-    return {"training times": reason}
+    names = " and ".join(sorted(devices))
+    reason = f"the runs were trained or measured on {names}; repeat them on one device in another --out"
+    return {"comparisons of training times": reason}
 
 
 def _without_errors(metrics: Mapping[str, Mapping[int, JackknifeEstimate]]) -> dict[str, dict[int, float]]:

@@ -83,24 +83,24 @@ def probe(
     grammar_pairs = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     fingerprint = store.fingerprint(pretrained.directory)  # now, because the run may delete the step while it trains
-    text = _load_text(data, pretrained)
+    corpora = _load_text(data, pretrained)
     pairs = _pair_settings(pretrained, overrides)
-    one_pass = examples_per_pass(text.train, pairs)
+    one_pass = examples_per_pass(corpora.heldout, pairs)
     if sequences > one_pass:  # a second pass would only repeat the text, which makes no score more certain
         console.info(f"{data}: a pass over the scored text has {one_pass:,} sequences, so no more are scored")
         sequences = one_pass
-    target = choose_device(device)
+    torch_device = choose_device(device)
     model = PretrainingModel(pretrained.config)
     loading.load_weights(model, pretrained, loading.LoadPolicy.MASKED_LANGUAGE)
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
-    prepare_model(model, settings, target)
+    prepare_model(model, settings, torch_device)
     model.eval()
-    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), text)
+    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), corpora)
     batches = _sample_batches(job)
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
     minimal_pair_scores = None
     if grammar_pairs:
-        minimal_pair_scores = score_minimal_pairs(model, text.vocabulary, grammar_pairs, target)
+        minimal_pair_scores = score_minimal_pairs(model, corpora.vocabulary, grammar_pairs, torch_device)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
     return ProbeScores(
@@ -131,6 +131,7 @@ def _load_text(data: Path, checkpoint: hub.Checkpoint) -> PretrainingCorpora:
     vocabulary = Vocabulary.load(corpus.vocabulary_dir)
     hub.require_same_vocabulary(checkpoint, vocabulary, data)
     entropy = read_data_facts(data).unigram_entropy_nats if heldout.n_tokens else corpus.unigram_entropy()
+    # A probe reads no training text, so both fields are the scored text.
     return PretrainingCorpora(corpus, corpus, vocabulary, entropy)
 
 
@@ -164,7 +165,7 @@ def _sample_batches(job: PretrainingJob) -> list[PackedBatch]:
     batches = []
     for start in range(0, count, _MICRO_BATCH):
         index = np.arange(start, min(start + _MICRO_BATCH, count))
-        batches.append(sample_batch(job.corpora.train, job.corpora.vocabulary, pairs, EVALUATION_SEED, index))
+        batches.append(sample_batch(job.corpora.heldout, job.corpora.vocabulary, pairs, EVALUATION_SEED, index))
     return batches
 
 
@@ -208,7 +209,7 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
     """
     pairs = dataclasses.replace(pairs, sentence_loss=rule)
     job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
-    corpus = job.corpora.train
+    corpus = job.corpora.heldout
     # By metric, for each jackknife group the sum and the number of items.
     sums: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros((JACKKNIFE_GROUPS, 2)))
     for group, examples in enumerate(group_by_position(corpus, pairs, job.settings.train.eval_sequences)):

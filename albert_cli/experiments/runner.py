@@ -51,7 +51,7 @@ class FinishedCommand:
     printed: str
     seconds: float
     host: str = ""
-    device: str = ""  # as from `machine.describe_device`
+    device: str = ""  # as from `machine.describe_device`; "" if the command failed or uses no device
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:
@@ -352,7 +352,9 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
             console.info(stage.title)
         exit_code, printed = command(stage.argv)
     seconds = time.monotonic() - started
-    device = machine.describe_device(choose_device(plan.request.device), plan.request.nproc)
+    device = ""
+    if exit_code == 0 and "--device" in stage.argv:
+        device = machine.describe_device(choose_device(plan.request.device), plan.request.nproc)
     return FinishedCommand(exit_code, printed, seconds, socket.gethostname(), device)
 
 

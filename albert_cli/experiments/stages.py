@@ -73,7 +73,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
         from albert_cli.experiments.minimal_pairs import read_minimal_pairs  # imports torch
 
         read_minimal_pairs(request.minimal_pairs)
-    if not request.text_hashes:  # a later plan of the same command has the same text
+    if not request.text_hashes:  # a later plan of the same command has the same text; tasks are read again
         request = dataclasses.replace(request, text_hashes=hash_texts(request, scale))
     tasks, skipped_tasks = find_available_tasks(request, scale)
     probe_data, skipped_texts = plan_probe_data(request, scale)
@@ -246,7 +246,7 @@ class _Planner:
 
     @cached_property
     def _device_type(self) -> str:
-        """The type of the requested device, on which speeds depend."""
+        """The type of the requested device: speeds on another type are measured again."""
         if self.request.device != "auto":
             return self.request.device
         from albert_cli.training.device import choose_device  # imports torch

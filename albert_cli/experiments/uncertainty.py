@@ -74,12 +74,13 @@ def jackknife_examples(score: Callable[[NDArray[np.intp]], float], count: int) -
 
 
 def jackknife_time(total_seconds: float, steps: int, run: Path) -> JackknifeEstimate:
-    """Return the estimate of the seconds of a run's steps without compilation, whose error is due to varying speed.
+    """Estimate the seconds of a run's steps without the first compilation; the error is due to varying speed.
 
     The estimate is `steps`, multiplied by the seconds per step after the first line of the journal in the directory
-    `run`: the steps before that line include the compilation, which takes minutes. `steps` includes those of the parent
-    of a run that continues it. The examples of the jackknife are the intervals between lines. With fewer than two
-    intervals, the value is `total_seconds` and its error is unknown.
+    `run`: the steps before that line include the compilation, which takes minutes. A resumed run compiles again, and
+    the interval in which it does counts. `steps` includes those of the parent of a run that continues it. The examples
+    of the jackknife are the intervals between lines. With fewer than two intervals, the value is `total_seconds` and
+    its error is unknown.
     """
     training, _ = read_curves(run)
     logged_steps = {step for step, _ in training.get("loss", [])}

@@ -22,7 +22,7 @@ from albert_cli.text.vocabulary import Vocabulary
 
 PAIRS_FILE: Final = "pairs.jsonl"
 MAX_PAIRS: Final = 1500  # the standard error of an accuracy is at most sqrt(0.25 / 1500), 1.3 points
-_SENTENCE_WORDS: Final = range(6, 11)  # the time to score a sentence grows with the square of its length
+SENTENCE_WORDS: Final = range(6, 11)  # the time to score a sentence grows with the square of its length
 
 
 def write_word_order_pairs(data: Path, directory: Path) -> int:
@@ -37,7 +37,7 @@ def write_word_order_pairs(data: Path, directory: Path) -> int:
     swapped = map(_swap_neighbors, _iter_sentences(corpus))
     pairs = [pair for pair in swapped if pair is not None]
     if not pairs:
-        raise InputError(f"{data}: no sentence of {_SENTENCE_WORDS[0]} to {_SENTENCE_WORDS[-1]} words", "use more text")
+        raise InputError(f"{data}: no sentence of {SENTENCE_WORDS[0]} to {SENTENCE_WORDS[-1]} words", "use more text")
     if len(pairs) > MAX_PAIRS:
         pairs = [pairs[index * len(pairs) // MAX_PAIRS] for index in range(MAX_PAIRS)]
     rows = [{"sentence_good": good, "sentence_bad": bad, "linguistics_term": "word order"} for good, bad in pairs]
@@ -60,7 +60,7 @@ def _swap_neighbors(sentence: str) -> tuple[str, str] | None:
     Return None if the sentence is too short or too long, or if the two words are equal.
     """
     words = sentence.split()
-    if len(words) not in _SENTENCE_WORDS:
+    if len(words) not in SENTENCE_WORDS:
         return None
     index = int(hash_to_unit_interval(f"{sentence} swap") * (len(words) - 1))
     if words[index] == words[index + 1]:

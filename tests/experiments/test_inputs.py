@@ -11,8 +11,10 @@ import pytest
 
 from albert_cli.experiments import recipe
 from albert_cli.experiments.plan import ExperimentRequest, Stage
+from albert_cli.experiments.recipe import ScaleName
 from albert_cli.experiments.stages import make_plan
 from tests.helpers.experiments import finish_stage
+from tests.helpers.unprivileged import print_as_nobody
 
 
 def stages(name: str, request: ExperimentRequest, *kinds: str) -> dict[str, Stage]:
@@ -88,9 +90,29 @@ def test_plan_moved_tasks_repeat_no_stage(
 ) -> None:
     (tasks / "squad").mkdir()
     (tasks / "squad" / "dev-v1.1.json").write_text('{"data": []}', encoding="utf-8")
-    request = ExperimentRequest("mini", tmp_path / "out", data=tiny_data, tasks=tasks, device="cpu", seeds=1)
-    kinds = ("data", "probe", "task")
-    before = stages("intrinsic", request, *kinds)
     monkeypatch.chdir(tmp_path)
-    relative = dataclasses.replace(request, tasks=Path(os.path.relpath(tasks)))
-    assert before and stages("intrinsic", relative, *kinds).keys() == before.keys()
+    relative_tasks = Path(os.path.relpath(tasks))
+    experiments: tuple[tuple[str, ScaleName, str], ...] = (("intrinsic", "mini", "data"), ("sharing", "smoke", "task"))
+    for name, scale, kind in experiments:
+        request = ExperimentRequest(scale, tmp_path / "out", data=tiny_data, tasks=tasks, device="cpu", seeds=1)
+        before = stages(name, request, "data", "probe", "task")
+        assert kind in {stage.kind for stage in before.values()}
+        relative = dataclasses.replace(request, tasks=relative_tasks)
+        assert stages(name, relative, "data", "probe", "task").keys() == before.keys()
+
+
+def test_hash_texts_unreadable_file_has_no_hash(text: Path) -> None:
+    """Read in a process that does not run as root, which may read everything."""
+    path = text / "a.txt"
+    path.chmod(0)
+    imports = """
+import sys
+from pathlib import Path
+from albert_cli.experiments.inputs import hash_texts
+from albert_cli.experiments.plan import ExperimentRequest
+from albert_cli.experiments.recipe import load_experiment
+
+scale = load_experiment("similarity").scales["smoke"]
+request = ExperimentRequest("smoke", Path("out"), text=(sys.argv[1],))
+"""
+    assert print_as_nobody(imports, "print(hash_texts(request, scale)[sys.argv[1]])", path) == "[]\n"

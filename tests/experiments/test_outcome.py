@@ -259,9 +259,28 @@ def test_times_on_different_devices_are_not_measured(tmp_path: Path) -> None:
     mixed = outcome.read_outcome(plan)
     assert not any({"seconds", "speedup"} & metrics.keys() for metrics in mixed.values.values())
     assert all("steps" in metrics for metrics in mixed.values.values())
-    assert "a GPU and a laptop" in mixed.left_out["training times"]
+    assert "a GPU and a laptop" in mixed.left_out["comparisons of training times"]
     page = pages.write_report(mixed).read_text(encoding="utf-8")
-    assert "Skipped training times" in page
+    assert "Skipped comparisons of training times" in page
+
+
+def test_speeds_of_another_device_leave_times_out(tmp_path: Path) -> None:
+    request = ExperimentRequest("smoke", tmp_path, seeds=1, dry_run=True)
+    experiment = recipe.load_experiment("equal-time")
+    for speed in make_plan(experiment, request).speeds:
+        finish_stage(make_plan(experiment, request), speed, {"recipe_step": {"seconds": 1.0}}, "a GPU")
+    plan = make_plan(experiment, request)  # the measured speeds determine the steps, and so the stages
+    for run in plan.runs:
+        finish_stage(plan, run.pretrain, {"steps": 10, "seconds": 10.0}, "a laptop")
+    result = outcome.read_outcome(plan)
+    assert result.left_out and not any("seconds" in metrics for metrics in result.values.values())
+
+
+def test_devices_do_not_matter_without_claims_on_time(tmp_path: Path) -> None:
+    plan = make_plan(recipe.load_experiment("sharing"), ExperimentRequest("smoke", tmp_path, seeds=1, dry_run=True))
+    for run in plan.runs:
+        finish_stage(plan, run.pretrain, {"steps": 10, "seconds": 10.0}, f"the machine of {run.variant}")
+    assert len(plan.runs) > 1 and outcome.read_outcome(plan).left_out == {}
 
 
 def test_speed_stage_depends_on_the_device(tmp_path: Path) -> None:

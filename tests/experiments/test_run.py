@@ -14,14 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from albert_cli import array_jobs, executor, store
 from albert_cli.array_jobs import ArrayJob
 from albert_cli.cli.app import invoke
-from albert_cli.errors import BusyError, InputError, Interrupted, LockedError
+from albert_cli.errors import BusyError, ConfigError, InputError, Interrupted, LockedError
 from albert_cli.experiments import outcome, pages, recipe, runner
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.probe import classify_convergence
@@ -450,6 +450,17 @@ def test_stop_during_speed_measurement_ends_the_run(tmp_path: Path, tiny_data: P
     with pytest.raises(Interrupted, match=r"stopped; 1 of \d+ stages in .* are finished"):
         runner.reproduce_experiment("equal-time", request, stage)
     assert begun == ["bench"]
+
+
+def test_stage_without_device_needs_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_no_device(name: str) -> NoReturn:
+        raise ConfigError(f"--device {name}: torch finds no such device here", "")
+
+    monkeypatch.setattr(runner, "choose_device", find_no_device)
+    plan = make_plan(recipe.load_experiment("similarity"), ExperimentRequest("smoke", tmp_path, device="cuda"))
+    stage = next(stage for stage in plan.stages.values() if stage.kind == "vocabulary")
+    assert run_stages(plan, [stage], lambda _: (0, "{}")) == 1
+    assert store.read_json(plan.result_path(stage))["device"] == ""
 
 
 def test_measured_speeds_are_not_earlier_stages(

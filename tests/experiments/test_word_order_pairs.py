@@ -41,7 +41,7 @@ def test_pairs_are_the_same_every_time_and_limited(
 def test_text_without_suitable_sentences_is_rejected(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(word_order_pairs, "_SENTENCE_WORDS", range(90, 100))
+    monkeypatch.setattr(word_order_pairs, "SENTENCE_WORDS", range(90, 100))
     with pytest.raises(InputError, match="no sentence of 90 to 99 words"):
         write_word_order_pairs(tiny_data, tmp_path / "pairs")
 
