@@ -4,9 +4,9 @@ By default torch computes fp32 matmuls with MKL, which uses only AVX2 on AMD pro
 twice as fast on Zen 5 and 7 % faster on Zen 4. On Intel processors MKL and oneDNN are equally fast. Their results
 differ only by rounding.
 
-Inference in fp32 and in bf16 is faster if a forward pass copies each weight into oneDNN's layout once (`pack_weight`).
-Otherwise oneDNN does this in every layer, even if the layers share their weights. A matmul with a packed weight can
-also apply the activation.
+Inference in fp32 and in bf16 is faster if a forward pass copies each weight into oneDNN's layout once
+(`prepack_weight`). Otherwise oneDNN does this in every layer, even if the layers share their weights. A matmul with a
+prepacked weight can also apply the activation.
 
 The suffixes of tensors' names are their shapes: M rows, K inputs and N outputs of the layer.
 """
@@ -38,9 +38,10 @@ def linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, backend: Matm
     """Return x @ weight.T + bias, [M, N], like `F.linear`.
 
     The backend "onednn" is used for large fp32 matmuls on a CPU. `F.linear` computes everything else, such as an `x_MK`
-    with more than two dimensions. If `pack_weight` has packed the weight, oneDNN computes the layer, without gradients.
+    with more than two dimensions. If the weight is prepacked (`prepack_weight`), oneDNN computes the layer, without
+    gradients.
     """
-    if weight_NK.is_mkldnn:  # packed
+    if weight_NK.is_mkldnn:  # prepacked
         return onednn_linear(x_MK, weight_NK, bias_N)
     if backend == "torch" or not _uses_onednn(x_MK, weight_NK):
         return F.linear(x_MK, weight_NK, bias_N)
@@ -82,7 +83,7 @@ def has_onednn() -> bool:
 
 
 @functools.cache
-def has_packed_linear(dtype: torch.dtype) -> bool:
+def has_prepacked_linear(dtype: torch.dtype) -> bool:
     """Return True if `onednn_linear` works here with packed weights of this dtype, and with every activation."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
@@ -97,8 +98,8 @@ def has_packed_linear(dtype: torch.dtype) -> bool:
         "gelu_new": F.gelu(linear_MN, approximate="tanh"),
     }
     try:
-        packed_NK = pack_weight(weight_NK, len(x_MK))
-        outputs = {name: onednn_linear(x_MK, packed_NK, bias_N, name) for name in expected}
+        prepacked_NK = prepack_weight(weight_NK, len(x_MK))
+        outputs = {name: onednn_linear(x_MK, prepacked_NK, bias_N, name) for name in expected}
     except (AttributeError, RuntimeError, TypeError):
         return False
     return all(torch.allclose(outputs[name], expected[name], atol=_TOLERANCE[dtype]) for name in expected)
@@ -107,25 +108,25 @@ def has_packed_linear(dtype: torch.dtype) -> bool:
 def onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, activation: str = "none") -> Tensor:
     """Return activation(x @ weight.T + bias), [M, N], computed by oneDNN without gradients.
 
-    The weight may be packed (`pack_weight`). The activation is one of `model.block.ACTIVATIONS` or "none". It is
+    The weight may be prepacked (`prepack_weight`). The activation is one of `model.block.ACTIVATIONS` or "none". It is
     applied before the result is rounded to the dtype of `x_MK`.
 
     This is a private operator of torch, whose compiler uses it for inference. The public alternatives are slower:
     `to_mkldnn` copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` and
-    `has_packed_linear` check that the operator works.
+    `has_prepacked_linear` check that the operator works.
     """
     operation, formula = _FUSED_OPERATIONS[activation]
     output_MN: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, weight_NK, bias_N, operation, [], formula)
     return output_MN
 
 
-def pack_weight(weight_NK: Tensor, rows: int) -> Tensor:
+def prepack_weight(weight_NK: Tensor, rows: int) -> Tensor:
     """Return a copy of a weight [N, K] in the layout of oneDNN's kernel for about `rows` rows of input.
 
     `linear` and `onednn_linear` accept it. The operator is private, like the one in `onednn_linear`.
     """
-    packed_NK: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_NK.detach(), rows)
-    return packed_NK
+    prepacked_NK: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_NK.detach(), rows)
+    return prepacked_NK
 
 
 class _OnednnLinear(torch.autograd.Function):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from albert_cli import machine, matmul
-from albert_cli.matmul import has_onednn, has_packed_linear, linear, onednn_linear, pack_weight
+from albert_cli.matmul import has_onednn, has_prepacked_linear, linear, onednn_linear, prepack_weight
 from albert_cli.model.block import ACTIVATIONS
 
 CPU = torch.device("cpu")
@@ -62,11 +62,11 @@ def test_linear_onednn_equals_torch(shape: tuple[int, int, int], bias: bool, any
 @needs_onednn
 @pytest.mark.parametrize("activation", ["none", *ACTIVATIONS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_packed_linear_equals_torch(dtype: torch.dtype, activation: str) -> None:
-    if not has_packed_linear(dtype):
+def test_prepacked_linear_equals_torch(dtype: torch.dtype, activation: str) -> None:
+    if not has_prepacked_linear(dtype):
         pytest.skip(f"oneDNN does not compute in {dtype} here")
     x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((33, 64), (96, 64), (96,)))
-    packed = pack_weight(weight, rows=33)
+    packed = prepack_weight(weight, rows=33)
     expected = F.linear(x.float(), weight.float(), bias.float())
     if activation != "none":
         expected = ACTIVATIONS[activation](expected)
@@ -109,10 +109,10 @@ def test_linear_without_onednn_falls_back(
     assert torch.equal(linear(x, weight, None, "onednn"), F.linear(x, weight))
 
 
-def test_has_packed_linear_ignored_activation_is_false(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "pack_weight", lambda weight, rows: weight)
+def test_has_prepacked_linear_ignored_activation_is_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "prepack_weight", lambda weight, rows: weight)
     monkeypatch.setattr(matmul, "onednn_linear", lambda x, weight, bias, activation: F.linear(x, weight, bias))
-    assert not has_packed_linear.__wrapped__(torch.float32)
+    assert not has_prepacked_linear.__wrapped__(torch.float32)
 
 
 def test_has_onednn_wrong_result_is_false(fresh_check: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def describe_plan(plan: ExperimentPlan) -> PlanDescription:
         if name and name not in variants:
             hint = suggest(name, variants) or f"variants: {', '.join(variants)}"
             raise ConfigError(f"--tflops {name}=…: {plan.experiment.name} has no such variant", hint)
-    all_runs = (*plan.prefixes, *plan.runs)
+    all_runs = (*plan.unmeasured, *plan.runs)
     pretrainings = [_plan_stage(plan, run, run.pretrain) for run in all_runs if run.pretrain is not None]
     fine_tunings = [_plan_stage(plan, run, stage, task) for run in plan.runs for task, stage in run.tasks.items()]
     claims = [(claim, judge_decidability(plan, claim)) for claim in plan.claims]
@@ -151,7 +151,7 @@ def judge_decidability(plan: ExperimentPlan, claim: PaperClaim) -> Decidability:
     variants = add_dependencies(plan.experiment, compared)
     has_task_scores = any(metric.startswith("task") for metric in claim.metrics)
     hours = 0.0
-    for run in (*plan.prefixes, *plan.runs):
+    for run in (*plan.unmeasured, *plan.runs):
         if run.variant in variants:
             stages = [run.pretrain] if run.pretrain else []
             if has_task_scores:

@@ -136,7 +136,7 @@ class VariantRun:
 
 
 @dataclass(frozen=True)
-class MatchedWallClock:
+class MatchedTime:
     """The number of steps of a variant that trains for the same time as another variant.
 
     `seconds` are the seconds per step of the variant and of `other`. If they are unknown, the variant gets the FLOPs of
@@ -169,15 +169,15 @@ class ExperimentPlan:
     experiment: Experiment
     request: ExperimentRequest
     runs: Sequence[VariantRun]
-    prefixes: Sequence[VariantRun] = ()  # runs that other runs start or distil from and that are not measured
+    unmeasured: Sequence[VariantRun] = ()  # runs that other runs start or distil from and that are not measured
     speeds: Sequence[Stage] = ()  # stages that measure seconds per step, for `matched_times`
     skipped: Mapping[str, str] = field(default_factory=dict)  # the reason for each task or text that is left out
-    matched_times: Mapping[str, MatchedWallClock] = field(default_factory=dict)  # by variant with `match_time_of`
+    matched_times: Mapping[str, MatchedTime] = field(default_factory=dict)  # by variant with `match_time_of`
 
     @cached_property
     def stages(self) -> Mapping[str, Stage]:
         """All stages by id, each after the stages it needs."""
-        roots = [*self.speeds, *(stage for run in (*self.prefixes, *self.runs) for stage in run.stages)]
+        roots = [*self.speeds, *(stage for run in (*self.unmeasured, *self.runs) for stage in run.stages)]
         return _sort_with_needs(roots)
 
     @property

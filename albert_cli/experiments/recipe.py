@@ -108,8 +108,8 @@ class Variant:
     """The text to train on: the scale's `text`, or `extra` for `text` and `extra_text`."""
     shape: str | None = None
     """A preset whose parameters `albert params` counts; nothing is trained."""
-    is_prefix: bool = False
-    """True if the run only serves other variants as their start. It is not measured and is no row of the table."""
+    is_measured: bool = True
+    """False for a run that only serves other variants as their start; it is no row of the table."""
     has_tasks: bool = True
     """False to compute only intrinsic scores."""
 

@@ -35,7 +35,7 @@ from albert_cli.experiments.plan import (
     OUT,
     ExperimentPlan,
     ExperimentRequest,
-    MatchedWallClock,
+    MatchedTime,
     Stage,
     VariantRun,
     add_dependencies,
@@ -80,11 +80,11 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
     recipes = {task: load_task_recipe(task, scale) for task in tasks}
     planner = _Planner(experiment, request, scale, probe_data, recipes, tasks)
     runs: list[VariantRun] = []
-    prefixes: list[VariantRun] = []
-    matched_times: dict[str, MatchedWallClock] = {}
+    unmeasured: list[VariantRun] = []
+    matched_times: dict[str, MatchedTime] = {}
     speeds: list[Stage] = []
     selected = scale.variants or tuple(experiment.variants)
-    measured = {name for name in selected if not experiment.variants[name].is_prefix}
+    measured = {name for name in selected if experiment.variants[name].is_measured}
     needed = add_dependencies(experiment, measured)
     variants = [(name, variant) for name, variant in experiment.variants.items() if name in needed]
     # Ensembles come last, because they need the runs of their members.
@@ -93,13 +93,13 @@ def make_plan(experiment: Experiment, request: ExperimentRequest) -> ExperimentP
             if variant.members:
                 runs.append(planner.plan_ensemble(name, seed, runs))
             elif name not in measured:
-                prefixes.append(planner.plan_pretraining(name, seed))
+                unmeasured.append(planner.plan_pretraining(name, seed))
             else:
                 runs.append(planner.plan_measurements(planner.plan_pretraining(name, seed)))
         if other := variant.match_time_of:
-            matched_times[name] = planner.match_wall_clock(name, other)
+            matched_times[name] = planner.match_time(name, other)
             speeds += [planner.plan_speed(name), planner.plan_speed(other)]
-    return ExperimentPlan(experiment, request, runs, prefixes, speeds, skipped_tasks | skipped_texts, matched_times)
+    return ExperimentPlan(experiment, request, runs, unmeasured, speeds, skipped_tasks | skipped_texts, matched_times)
 
 
 def _plan_counts(experiment: Experiment, request: ExperimentRequest) -> list[VariantRun]:
@@ -198,7 +198,7 @@ class _Planner:
                 message = (
                     f"{self.experiment.argument}: a member of {name} has no result on {task} at {self.request.scale}"
                 )
-                hint = "add all members to the scale's `variants`, and remove is_prefix and has_tasks from them"
+                hint = "add all members to the scale's `variants`, and remove is_measured and has_tasks from them"
                 raise ConfigError(message, hint)
             data = plan_task_data(task, self.task_identities[task], self.request, self.scale)
             argv = ["ensemble", task, *map(self._directory, needs), "--data", data.path, "--out", OUT]
@@ -207,7 +207,7 @@ class _Planner:
             tasks[task] = create_stage(self.request, "task", title, facts, needs, argv)
         return VariantRun(name, seed, None, None, tasks=tasks)
 
-    def match_wall_clock(self, name: str, other: str) -> MatchedWallClock:
+    def match_time(self, name: str, other: str) -> MatchedTime:
         """Return the number of steps in which a variant takes as long as the whole run of another variant.
 
         The seconds per step are those that the stages of `plan_speed` measured. Before that they are computed from
@@ -225,12 +225,12 @@ class _Planner:
         seconds = self._read_speed(name)
         other_seconds = self._read_speed(other)
         if seconds and other_seconds:
-            return MatchedWallClock(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
+            return MatchedTime(other, steps, steps_by_flops, (seconds, other_seconds), is_measured=True)
         speed = self.request.flops_per_second(name)
         other_speed = self.request.flops_per_second(other)
         if speed and other_speed:
-            return MatchedWallClock(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
-        return MatchedWallClock(other, steps, steps_by_flops, None)
+            return MatchedTime(other, steps, steps_by_flops, (flops / speed, other_flops / other_speed))
+        return MatchedTime(other, steps, steps_by_flops, None)
 
     def plan_speed(self, name: str) -> Stage:
         """Plan the measurement of a variant's seconds per step with `albert bench pretrain`."""
@@ -330,7 +330,7 @@ class _Planner:
         values = config.merge_values(values, {"train": {"seed": seed}, "schedule": scaled})
         values = config.apply_overrides(values, self.request.changes, PretrainRecipe)
         if other := self.experiment.variants[name].match_time_of:
-            matched_steps = self.match_wall_clock(name, other).steps
+            matched_steps = self.match_time(name, other).steps
             values = config.merge_values(values, {"schedule": {"total_steps": matched_steps}})
         return base, values
 

@@ -92,7 +92,7 @@ def _describe_model(source: hub.Checkpoint, architecture: str) -> dict[str, obje
     if source.finetuned_task is not None:
         values |= source.finetuned_task.to_json()
     if "order.bias" in source.tensors:
-        values[hub.ORDER_LABELS_KEY] = list(source.order_labels)
+        values[hub.ORDER_CLASSES_KEY] = list(source.order_classes)
     return values
 
 

@@ -16,7 +16,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import InputError
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
 from albert_cli.model import hub, loading
-from albert_cli.model.encoder import MIN_PACKED_ROWS
+from albert_cli.model.encoder import MIN_PREPACKED_ROWS
 from albert_cli.model.heads import MaskedLanguageModel
 from albert_cli.model.packing import pack
 from albert_cli.tasks.base import check_finite
@@ -72,7 +72,7 @@ def fill_masks(
             message = f"{text[:40]!r}…: {len(ids)} tokens, the model has {max_length} positions"
             raise InputError(message, "shorten the text")
     # Each text is a batch. With fewer tokens, the measurement takes longer than the faster library saves.
-    if any(len(ids) >= MIN_PACKED_ROWS for ids in encoded):
+    if any(len(ids) >= MIN_PREPACKED_ROWS for ids in encoded):
         opened = opened.with_faster_matmul()
     model = opened.prepare(model)
     filled = []

@@ -18,7 +18,7 @@ from albert_cli.training import capacity
 from albert_cli.training.device import (
     MIN_ONEDNN_SPEEDUP,
     choose_device,
-    measure_packing_speedup,
+    measure_prepacking_speedup,
     prepare_model,
     resolve_auto,
 )
@@ -33,7 +33,7 @@ _SEQUENCES = 32  # in a typical batch
 class InferenceCheckpoint:
     """A checkpoint with its device, and the settings that were chosen for this device.
 
-    With `settings.matmul` "onednn", oneDNN computes the blocks with packed weights (`matmul.pack_weight`).
+    With `settings.matmul` "onednn", oneDNN computes the blocks with prepacked weights (`matmul.prepack_weight`).
     """
 
     checkpoint: hub.Checkpoint
@@ -43,13 +43,13 @@ class InferenceCheckpoint:
     def with_faster_matmul(self) -> InferenceCheckpoint:
         """Return the checkpoint with the faster matmul library; on a CPU, measuring it takes up to 0.5 s.
 
-        Skip it if all batches have fewer tokens than `encoder.MIN_PACKED_ROWS`: no weight is packed for them, and the
-        measurement takes longer than the faster library saves.
+        Skip it if all batches have fewer tokens than `encoder.MIN_PREPACKED_ROWS`: no weight is prepacked for them, and
+        the measurement takes longer than the faster library saves.
         """
         if self.device.type != "cpu":
             return self
         config = self.checkpoint.config
-        speedup = measure_packing_speedup(
+        speedup = measure_prepacking_speedup(
             config.hidden_size, config.intermediate_size, config.hidden_act, self.settings.precision
         )
         if speedup < MIN_ONEDNN_SPEEDUP:
@@ -59,7 +59,7 @@ class InferenceCheckpoint:
     def prepare(self, model: ModelT) -> ModelT:
         """Move a model with an encoder to the device, apply the settings to it, and return it in evaluation mode."""
         prepare_model(model, self.settings, self.device)
-        cast(Encoder, model.encoder).packs_weights = self.settings.matmul == "onednn"
+        cast(Encoder, model.encoder).prepacks_weights = self.settings.matmul == "onednn"
         return model.eval()
 
 

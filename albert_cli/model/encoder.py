@@ -19,14 +19,14 @@ from typing import Any, Final, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from albert_cli.matmul import MatmulBackend, linear, pack_weight
+from albert_cli.matmul import MatmulBackend, linear, prepack_weight
 from albert_cli.model.block import AttentionWeights, BlockSettings, FeedForwardWeights, block, has_varlen
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.packing import HeadRows, PackedTokens, PaddedLayout, SparseAttentionLayout
 from albert_cli.model.recomputation import recompute_in_backward
 from albert_cli.model.sparse_attention import add_sparse_layout
 
-MIN_PACKED_ROWS: Final = 256  # tokens of a batch; with fewer, packing a weight takes as long as it saves
+MIN_PREPACKED_ROWS: Final = 256  # tokens of a batch; with fewer, prepacking a weight takes as long as it saves
 _RECOMPILE_LIMIT: Final = 64  # compiled variants of one function; `Encoder.compile_block` exceeds torch's default of 8
 # The weights of one of the two sub-layers of a block.
 Weights = TypeVar("Weights", AttentionWeights, FeedForwardWeights)
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
 
     `compile_block` replaces `block` by a compiled function. `checkpointing` turns on activation checkpointing: a block
     saves only its input for the backward pass, which computes the block again. `matmul` is the backend of linear
-    layers. `packs_weights` lets oneDNN compute the blocks with packed weights; set it only on a CPU, and without
+    layers. `prepacks_weights` lets oneDNN compute the blocks with prepacked weights; set it only on a CPU, and without
     gradients.
     """
 
@@ -126,7 +126,7 @@ class Encoder(nn.Module):
         self.block: BlockFunction = block
         self.checkpointing = False
         self.matmul: MatmulBackend = "torch"
-        self.packs_weights = False
+        self.prepacks_weights = False
 
     def compile_block(self) -> None:
         """Compile the block, one function for all layers.
@@ -208,10 +208,10 @@ class Encoder(nn.Module):
         # For each distinct sub-layer, a function that the layers call to get its weights.
         get_attention = [make_weight_getter(cast(Attention, part).weights(), dtype) for part in self.attention]
         get_feed_forward = [make_weight_getter(cast(FeedForward, part).weights(), dtype) for part in self.feed_forward]
-        get_packed_attention = get_attention
-        if self.packs_weights and len(x_TH) >= MIN_PACKED_ROWS:
-            get_packed_attention = [pack_once(get, len(x_TH)) for get in get_attention]
-            get_feed_forward = [pack_once(get, len(x_TH)) for get in get_feed_forward]
+        get_prepacked_attention = get_attention
+        if self.prepacks_weights and len(x_TH) >= MIN_PREPACKED_ROWS:
+            get_prepacked_attention = [prepack_once(get, len(x_TH)) for get in get_attention]
+            get_feed_forward = [prepack_once(get, len(x_TH)) for get in get_feed_forward]
         if dtype is not None:
             x_TH = x_TH.to(dtype)
         yield x_TH[:token_count]  # without filler
@@ -222,7 +222,7 @@ class Encoder(nn.Module):
         for number, (attention_index, ffn_index) in enumerate(islice(cycle(stack), depth), start=1):
             rows: HeadRows | None = None
             outputs = token_count
-            get = get_packed_attention[attention_index]
+            get = get_prepacked_attention[attention_index]
             if number == depth and not all_rows:
                 rows = tokens.rows
                 outputs = row_count
@@ -289,19 +289,19 @@ def make_weight_getter(weights: Weights, dtype: torch.dtype | None) -> Callable[
     return layer_weights
 
 
-def pack_once(get: Callable[[], Weights], rows: int) -> Callable[[], Weights]:
+def prepack_once(get: Callable[[], Weights], rows: int) -> Callable[[], Weights]:
     """Return a function that each layer calls to get the weights that `get` returns, their matrices packed once.
 
-    rows: the number of rows of the layers' input, for `pack_weight`. Packed weights have no gradients.
+    rows: the number of rows of the layers' input, for `prepack_weight`. Prepacked weights have no gradients.
     """
 
     @functools.cache
-    def packed_weights() -> Weights:
+    def prepacked_weights() -> Weights:
         weights = get()
-        tensors = [pack_weight(weight, rows) if weight.dim() == 2 else weight for weight in weights]
+        tensors = [prepack_weight(weight, rows) if weight.dim() == 2 else weight for weight in weights]
         return type(weights)(*tensors)
 
-    return packed_weights
+    return prepacked_weights
 
 
 class _UseCopy(torch.autograd.Function):

@@ -58,7 +58,7 @@ class PretrainingLogits(NamedTuple):
     """Logits of the two objectives.
 
     `masked` [M, V]: for the tokens of the vocabulary, at the masked positions. `sentence_order` [N, 2 or 3]: for the
-    classes of each pair, such as in order (0) and swapped (1). `hub.ORDER_LABELS` lists the classes of each objective.
+    classes of each pair, such as in order (0) and swapped (1). `hub.ORDER_CLASSES` lists the classes of each objective.
     """
 
     masked: Tensor

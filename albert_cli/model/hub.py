@@ -39,9 +39,9 @@ INIT_DIRECTORY: Final = "init"  # in a run's directory: the weights at step 0 if
 # The class of a bare encoder. Names in its files lack the prefix `albert.` or `bert.`, which all other files have.
 _BARE_ARCHITECTURE: Final = "Model"
 # The key of the sentence head's classes in config.json. An empty list means that the head is not trained.
-ORDER_LABELS_KEY: Final = "sentence_order_labels"
+ORDER_CLASSES_KEY: Final = "sentence_order_labels"
 # The sentence head's classes in order, by `data.sentence_loss`. In the released ALBERT models, too, 1 means swapped.
-ORDER_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+ORDER_CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "sop": ("in order", "swapped"),
     "nsp": ("next", "other document"),
     "three-way": ("in order", "swapped", "other document"),
@@ -121,17 +121,17 @@ class Checkpoint:
         return self.output_names
 
     @property
-    def order_labels(self) -> tuple[str, ...]:
+    def order_classes(self) -> tuple[str, ...]:
         """The sentence head's classes in order; empty if the checkpoint has no trained sentence head."""
         head_bias = self.tensors.get("order.bias")
         if head_bias is None or "encoder.pooler.weight" not in self.tensors:
             return ()
-        names = self.values.get(ORDER_LABELS_KEY)
+        names = self.values.get(ORDER_CLASSES_KEY)
         if isinstance(names, list) and len(names) in (0, len(head_bias)):
             return tuple(map(str, names))
         if store.exists_or_is_listed(self.directory / "recipe.toml"):
             return ()  # earlier versions of `albert` wrote no classes for an untrained head
-        return ORDER_LABELS["nsp" if self.model_type == "bert" else "sop"]
+        return ORDER_CLASSES["nsp" if self.model_type == "bert" else "sop"]
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -357,20 +357,20 @@ def write_checkpoint(
     finetuned_task: FinetunedTask | None = None,
     *,
     multi_label: bool = False,
-    order_labels: tuple[str, ...] = (),
+    order_classes: tuple[str, ...] = (),
 ) -> None:
     """Write `config.json` and `model.safetensors` into a directory that the caller has staged (`store`).
 
     Tied weights are stored once. `architecture` is the class without its model type, such as `ForPreTraining`, or
-    `Model` for a bare encoder. `labels` and `multi_label` are described in `config_to_json`. `order_labels` are the
-    classes of the sentence head (`ORDER_LABELS`), empty if the head is not trained.
+    `Model` for a bare encoder. `labels` and `multi_label` are described in `config_to_json`. `order_classes` are the
+    classes of the sentence head (`ORDER_CLASSES`), empty if the head is not trained.
     """
     config = cast(ModelConfig, model.config)
     tensors = model.state_dict()
     write_tensors(tensors, config, directory, architecture)
     values = config_to_json(config, architecture, labels, multi_label=multi_label)
     if architecture == "ForPreTraining":
-        values[ORDER_LABELS_KEY] = list(order_labels)
+        values[ORDER_CLASSES_KEY] = list(order_classes)
     if finetuned_task is not None:
         head = _describe_head(architecture, tensors)
         values |= replace(finetuned_task, head=head).to_json()

@@ -65,7 +65,7 @@ def sentence_order_classifier(checkpoint: hub.Checkpoint) -> hub.Checkpoint | No
 
     Return None for a checkpoint without a trained sentence head, and for a checkpoint that already has a classifier.
     """
-    labels = checkpoint.order_labels
+    labels = checkpoint.order_classes
     if not labels or checkpoint.labels:
         return None
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith("encoder.")}

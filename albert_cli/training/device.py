@@ -30,11 +30,11 @@ from albert_cli.errors import ConfigError
 from albert_cli.matmul import (
     MatmulBackend,
     has_onednn,
-    has_packed_linear,
+    has_prepacked_linear,
     is_large_matmul,
     linear,
     onednn_linear,
-    pack_weight,
+    prepack_weight,
 )
 from albert_cli.model.block import ACTIVATIONS
 from albert_cli.model.config import ModelConfig
@@ -217,7 +217,7 @@ def _run_linears(tokens: int, shapes: Sequence[tuple[int, int]], backend: Matmul
 
 
 @functools.cache
-def measure_packing_speedup(hidden: int, intermediate: int, activation: str, precision: str) -> float:
+def measure_prepacking_speedup(hidden: int, intermediate: int, activation: str, precision: str) -> float:
     """Measure how much faster a feed-forward network of these widths is with packed weights, without gradients.
 
     The measurement takes up to 0.5 s and is made as in `measure_bf16_speedup`, on 512 tokens and with widths of at most
@@ -225,21 +225,21 @@ def measure_packing_speedup(hidden: int, intermediate: int, activation: str, pre
     oneDNN the speedup is 1.
     """
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    if not has_packed_linear(dtype):
+    if not has_prepacked_linear(dtype):
         return 1.0
     hidden = min(hidden, 768)
     intermediate = min(intermediate, 3072)
     x = torch.ones(512, hidden, dtype=dtype)
     up = torch.ones(intermediate, hidden, dtype=dtype)
     down = torch.ones(hidden, intermediate, dtype=dtype)
-    packed_up = pack_weight(up, len(x))
-    packed_down = pack_weight(down, len(x))
+    prepacked_up = prepack_weight(up, len(x))
+    prepacked_down = prepack_weight(down, len(x))
 
     def run_plain() -> None:
         F.linear(ACTIVATIONS[activation](F.linear(x, up)), down)
 
     def run_packed() -> None:
-        onednn_linear(onednn_linear(x, packed_up, None, activation), packed_down, None)
+        onednn_linear(onednn_linear(x, prepacked_up, None, activation), prepacked_down, None)
 
     with use_threads(1), torch.inference_mode():
         plain_seconds, packed_seconds = _measure_thread_seconds([run_plain, run_packed], rounds=3)

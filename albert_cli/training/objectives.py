@@ -256,12 +256,12 @@ class PretrainingJob(TrainingJob[SampledBatch]):
     def write_model(self, directory: Path) -> None:
         config = self.model.config
         sentence_loss = self.settings.data.sentence_loss
-        class_names = hub.ORDER_LABELS[sentence_loss]
+        class_names = hub.ORDER_CLASSES[sentence_loss]
         if sentence_loss != "none" and config.order_labels == 3:  # a head of three classes, whatever loss trains it
-            class_names = hub.ORDER_LABELS["three-way"]
+            class_names = hub.ORDER_CLASSES["three-way"]
         elif len(class_names) != config.order_labels:  # an untrained head has no class names
             class_names = ()
-        hub.write_checkpoint(self.model, directory, "ForPreTraining", order_labels=class_names)
+        hub.write_checkpoint(self.model, directory, "ForPreTraining", order_classes=class_names)
         hub.write_vocabulary(self.corpora.vocabulary, directory, config.max_position_embeddings)
         parameters = costs.count_parameters(config).with_pooler
         text = card.pretraining_card(config, parameters, sentence_loss, self.last_metrics, self.recipe_toml)

@@ -114,7 +114,7 @@ def test_plan_counts_the_vocabulary_of_the_data() -> None:
     assert cost is not None and cost.parameters == costs.count_parameters(run.recipe.model).total < 250_000
 
 
-def test_plan_includes_the_cost_of_prefixes() -> None:
+def test_plan_includes_the_cost_of_unmeasured_runs() -> None:
     description = describe_plan(planned("dropout", "paper"))
     steps = {run.variant: run.cost.steps for run in description.pretrainings if run.cost}
     assert steps == {"before": 900_000, "with": 100_000, "without": 100_000}
@@ -133,19 +133,19 @@ def select(name: str, *variants: str) -> ExperimentPlan:
 
 def test_plan_includes_the_cost_of_runs_not_selected() -> None:
     plan = select("depth", "l12")
-    assert plan.variants == ["l12"] and {run.variant for run in plan.prefixes} == {"l1", "l3", "l6"}
+    assert plan.variants == ["l12"] and {run.variant for run in plan.unmeasured} == {"l1", "l3", "l6"}
     description = describe_plan(plan)
     pretrainings = [stage.cost for stage in plan.stages.values() if stage.kind == "pretrain"]
     assert len(pretrainings) == 8
     assert description.totals.flops == sum(cost.flops for cost in pretrainings if cost)
     claim = recipe.PaperClaim("", "", "", (recipe.Condition("l12.mlm_accuracy", "above", 0.5),))
     assert judge_decidability(plan, claim).device_hours == pytest.approx(description.totals.device_hours)
-    assert {run.variant for run in select("distillation", "distilled").prefixes} == {"teacher"}
+    assert {run.variant for run in select("distillation", "distilled").unmeasured} == {"teacher"}
 
 
-def test_plan_leaves_out_prefixes_of_variants_not_selected() -> None:
-    assert not select("stacking", "whole").prefixes
-    assert {run.variant for run in select("stacking", "stacked").prefixes} == {"half"}
+def test_plan_leaves_out_starts_of_variants_not_selected() -> None:
+    assert not select("stacking", "whole").unmeasured
+    assert {run.variant for run in select("stacking", "stacked").unmeasured} == {"half"}
 
 
 def test_override_of_the_seed_is_rejected() -> None:

@@ -258,7 +258,7 @@ def check_stack(plan: ExperimentPlan, facts_by_variant: dict[str, Facts], data: 
         and "warm_start" not in facts_by_variant["whole"]["parents"]
     )
     planned = make_plan(plan.experiment, ExperimentRequest("mini", Path("out"), seeds=1, dry_run=True))
-    cost = {run.variant: _cost(planned, run) for run in (*planned.prefixes, *planned.runs)}
+    cost = {run.variant: _cost(planned, run) for run in (*planned.unmeasured, *planned.runs)}
     assert cost["half"] + cost["stacked"] == pytest.approx(cost["whole"], rel=0.05)
 
 

@@ -145,15 +145,15 @@ TINY = ModelConfig(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("loss", hub.ORDER_LABELS)
+@pytest.mark.parametrize("loss", hub.ORDER_CLASSES)
 def test_convert_keeps_the_classes_of_pairs(loss: str, tiny_vocabulary: Path, tmp_path: Path) -> None:
     model = PretrainingModel(dataclasses.replace(TINY, order_labels=3 if loss == "three-way" else 2))
     with store.commit_directory(tmp_path / "run", "checkpoint") as staging:
-        hub.write_checkpoint(model, staging, "ForPreTraining", order_labels=hub.ORDER_LABELS[loss])
+        hub.write_checkpoint(model, staging, "ForPreTraining", order_classes=hub.ORDER_CLASSES[loss])
         Vocabulary.load(tiny_vocabulary).copy_to(staging, 48)
         (staging / "recipe.toml").write_text("")
     convert(str(tmp_path / "run"), tmp_path / "out")
-    assert hub.read_checkpoint(tmp_path / "out").order_labels == hub.ORDER_LABELS[loss]
+    assert hub.read_checkpoint(tmp_path / "out").order_classes == hub.ORDER_CLASSES[loss]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_load_predictor_prints_the_classes_of_pairs(
     tiny_vocabulary: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with store.commit_directory(tmp_path / "nsp", "checkpoint") as staging:
-        hub.write_checkpoint(PretrainingModel(SHAPE), staging, "ForPreTraining", order_labels=hub.ORDER_LABELS["nsp"])
+        hub.write_checkpoint(PretrainingModel(SHAPE), staging, "ForPreTraining", order_classes=hub.ORDER_CLASSES["nsp"])
         Vocabulary.load(tiny_vocabulary).copy_to(staging, SHAPE.max_position_embeddings)
     load_predictor(str(tmp_path / "nsp"), "cpu", "fp32")
     assert "(next, other document)" in capfd.readouterr().err

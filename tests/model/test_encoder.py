@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from albert_cli.counting import costs
-from albert_cli.matmul import has_packed_linear, pack_weight
+from albert_cli.matmul import has_prepacked_linear, prepack_weight
 from albert_cli.model.block import ACTIVATIONS, block
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
@@ -21,7 +21,7 @@ BATCH = random_batch((20, 3, 11))
 @pytest.fixture
 def packs_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the encoder pack weights for batches of any size."""
-    monkeypatch.setattr("albert_cli.model.encoder.MIN_PACKED_ROWS", 0)
+    monkeypatch.setattr("albert_cli.model.encoder.MIN_PREPACKED_ROWS", 0)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -51,32 +51,32 @@ def test_encoder_three_shared_layers_equal_one_applied_thrice() -> None:
     assert torch.allclose(x, encoder(tokens, all_rows=True), atol=1e-6)
 
 
-@pytest.mark.skipif(not has_packed_linear(torch.float32), reason="torch without oneDNN")
+@pytest.mark.skipif(not has_prepacked_linear(torch.float32), reason="torch without oneDNN")
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.usefixtures("packs_few_rows")
-def test_encoder_packed_weights_change_only_rounding(name: str) -> None:
+def test_encoder_prepacked_weights_change_only_rounding(name: str) -> None:
     encoder = Encoder(ALL[name]).eval()
     tokens = pack(BATCH, CPU, BATCH.masked_index)
     for all_rows in (False, True):
         with torch.inference_mode():
-            encoder.packs_weights = False
+            encoder.prepacks_weights = False
             expected = encoder(tokens, all_rows=all_rows)
-            encoder.packs_weights = True
+            encoder.prepacks_weights = True
             assert torch.allclose(encoder(tokens, all_rows=all_rows), expected, atol=1e-5)
 
 
-@pytest.mark.skipif(not has_packed_linear(torch.float32), reason="torch without oneDNN")
+@pytest.mark.skipif(not has_prepacked_linear(torch.float32), reason="torch without oneDNN")
 @pytest.mark.usefixtures("packs_few_rows")
 def test_encoder_packs_shared_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[torch.Size] = []
 
     def count(weight: torch.Tensor, rows: int) -> torch.Tensor:
         packed.append(weight.shape)
-        return pack_weight(weight, rows)
+        return prepack_weight(weight, rows)
 
-    monkeypatch.setattr("albert_cli.model.encoder.pack_weight", count)
+    monkeypatch.setattr("albert_cli.model.encoder.prepack_weight", count)
     model = Encoder(replace(TINY, num_hidden_layers=5)).eval()
-    model.packs_weights = True
+    model.prepacks_weights = True
     with torch.inference_mode():
         model(pack(BATCH, CPU), all_rows=True)
     hidden = TINY.hidden_size

@@ -275,14 +275,14 @@ def test_resolve_auto_missing_onednn_warns_and_continues(
     assert settings.matmul == "onednn"
     assert "this torch has no oneDNN" in capsys.readouterr().err
     assert device.measure_onednn_speedup.__wrapped__(768, 3072, 1024) == 1.0
-    monkeypatch.setattr(device, "has_packed_linear", lambda dtype: False)
-    assert device.measure_packing_speedup.__wrapped__(768, 3072, "gelu_new", "fp32") == 1.0
+    monkeypatch.setattr(device, "has_prepacked_linear", lambda dtype: False)
+    assert device.measure_prepacking_speedup.__wrapped__(768, 3072, "gelu_new", "fp32") == 1.0
 
 
-@pytest.mark.skipif(not matmul.has_packed_linear(torch.bfloat16), reason="oneDNN does not pack bf16 weights here")
+@pytest.mark.skipif(not matmul.has_prepacked_linear(torch.bfloat16), reason="oneDNN does not pack bf16 weights here")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_measure_packing_speedup_has_no_side_effects(precision: str) -> None:
+def test_measure_prepacking_speedup_has_no_side_effects(precision: str) -> None:
     threads = torch.get_num_threads()
-    assert 0.01 < device.measure_packing_speedup.__wrapped__(16, 64, "gelu", precision) < 100
+    assert 0.01 < device.measure_prepacking_speedup.__wrapped__(16, 64, "gelu", precision) < 100
     assert torch.get_num_threads() == threads
     assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
