@@ -93,12 +93,12 @@ class DirectoryStatus:
         """True if every unit is done and no plan is left; a command that still merges or reports has a plan."""
         return set(self.counts) <= {"done"} and not self.commands
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the status as `--json` prints it."""
         units = [asdict(unit) for unit in self.units]
         return {"directory": self.directory, "counts": self.counts, "units": units, "commands": self.commands}
 
-    def as_text(self) -> str:
+    def to_text(self) -> str:
         """Return the counts, the units that need attention, and the commands that continue them."""
         counts = ", ".join(f"{count:,} {state}" for state, count in self.counts.items())
         lines = [f"{self.directory}: {counts}"]

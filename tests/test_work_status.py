@@ -99,7 +99,7 @@ def test_status_of_an_experiment_lists_stages(tmp_path: Path) -> None:
     store.write_json(tmp_path / "stages" / "data-1.json", {})
     status = read_status(tmp_path)
     states = {unit.name: unit.state for unit in status.units}
-    assert "interrupted  stages/pretrain-2  sharing=all, seed 0  step 5 of 20" in status.as_text()
+    assert "interrupted  stages/pretrain-2  sharing=all, seed 0  step 5 of 20" in status.to_text()
     assert states == {"stages/data-1": "done", "stages/pretrain-2": "interrupted", "stages/task-3": "remaining"}
 
 
@@ -258,7 +258,7 @@ def test_status_of_a_locked_run_is_running(state: str, tmp_path: Path) -> None:
     with store.lock(tmp_path / "run"):
         status = read_status(tmp_path)
     assert (status.counts, status.commands) == ({"running": 1}, [])
-    assert "node7" not in status.as_text(), "the run may have another host now"
+    assert "node7" not in status.to_text(), "the run may have another host now"
     assert read_status(tmp_path).counts.keys() == {"failed" if state == "diverged" else state}
 
 

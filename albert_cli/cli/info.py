@@ -196,7 +196,7 @@ def status(
 
     current = read_status(directory)
     while watch and not current.is_finished:
-        console.print_partial_result(f"{current.as_text()}\n")
+        console.print_partial_result(f"{current.to_text()}\n")
         time.sleep(_SECONDS_BETWEEN_STATUS)
         current = read_status(directory)
-    console.print_result(current.as_json(), current.as_text())
+    console.print_result(current.to_json(), current.to_text())

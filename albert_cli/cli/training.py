@@ -75,16 +75,16 @@ def pretrain(
         from albert_cli.training.plan import check_disk
 
         # This call prints the plan; the next line adds the estimated duration.
-        plan = pretraining.plan_pretraining(
+        estimated = pretraining.dry_run_pretraining(
             recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
         )
-        console.print_result(plan.as_json(), plan.duration.as_text())
-        check_disk(plan.recipe, out)  # after the plan, which is printed even if the disk is too small
+        console.print_result(estimated.to_json(), estimated.duration.to_text())
+        check_disk(estimated.recipe, out)  # after the plan, which is printed even if the disk is too small
     else:
         result = pretraining.pretrain(
             recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
         )
-        console.print_result(result.as_json(), result.as_text())
+        console.print_result(result.to_json(), result.to_text())
 
 
 def save_every_override(text: str) -> str:

@@ -262,14 +262,14 @@ class RunPlan:
     processes: int
     sent_bytes_per_step: int | None
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the known values by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def as_text(self) -> str:
+    def to_text(self) -> str:
         """Return the known values as a table."""
         rows = []
-        for name, value in self.as_json().items():
+        for name, value in self.to_json().items():
             rows.append((name.replace("_bytes", "").replace("_", " "), _format_value(name, value)))
         return console.format_table(("plan", ""), rows)
 
@@ -299,11 +299,11 @@ class DurationEstimate:
     micro_batch: int
     flops_per_second: float | None = None
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the values by their names in the JSON of a dry run."""
         return {"estimated_seconds": self.seconds, "measured_on_sequences": self.measured_sequences}
 
-    def as_text(self) -> str:
+    def to_text(self) -> str:
         """Return the estimate as a sentence."""
         if self.flops_per_second is not None:
             rate = f"{self.flops_per_second / 1e12:.3g} TFLOP/s"

@@ -1,7 +1,7 @@
 """`albert pretrain`: train a recipe on a data directory, from step 0 or from the newest checkpoint of the run.
 
-`pretrain` calls the stages of a run in their order. `plan_pretraining` is the dry run: it trains nothing and describes
-what the run would need.
+`pretrain` calls the stages of a run in their order. `dry_run_pretraining` trains nothing, and describes what the run
+would need.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def pretrain(
         return read_result(out, schedule.total_steps)
 
 
-def plan_pretraining(
+def dry_run_pretraining(
     recipe: str,
     data: Path,
     out: Path,
@@ -98,7 +98,7 @@ def plan_pretraining(
         group = inputs.group
         resolved = _resolve(inputs, out, overrides, resume, budget)
         run_plan = plan.describe_run(resolved, inputs.corpora.train, out, inputs.device, group.world_size)
-        console.print_partial_result(run_plan.as_text())
+        console.print_partial_result(run_plan.to_text())
         duration = plan.estimate_duration(resolved, inputs.device, group, inputs.new_job)
         return DryRun(resolved, run_plan, duration)
 

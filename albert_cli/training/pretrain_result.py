@@ -28,7 +28,7 @@ class PretrainResult:
     metrics: Mapping[str, float]
     model_sha256: str
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the values as `--json` prints them."""
         return {
             "checkpoint": str(self.checkpoint),
@@ -39,7 +39,7 @@ class PretrainResult:
             "model_sha256": self.model_sha256,
         }
 
-    def as_text(self) -> str:
+    def to_text(self) -> str:
         """Return the values as sentences."""
         metrics = self.metrics
         lines = [f"{self.checkpoint}: {self.steps:,} steps in {console.format_duration(self.seconds)}"]
@@ -69,9 +69,9 @@ class DryRun:
     plan: RunPlan
     duration: DurationEstimate
 
-    def as_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the values as `--json` prints them."""
-        return {**self.plan.as_json(), **self.duration.as_json()}
+        return {**self.plan.to_json(), **self.duration.to_json()}
 
 
 def read_result(out: Path, total_steps: int) -> PretrainResult:

@@ -67,7 +67,7 @@ def test_evaluate_reports_other_corpora_by_name(
     scores = ("mlm_loss", "mlm_accuracy", "order_accuracy", "nsp_accuracy")
     assert {f"squad-dev/{name}" for name in scores} <= result.metrics.keys()
     assert result.metrics["squad-dev/mlm_loss"] != result.metrics["mlm_loss"]
-    assert "squad-dev: mlm loss" in result.as_text()
+    assert "squad-dev: mlm loss" in result.to_text()
     assert "| squad-dev mlm loss |" in (tmp_path / "run" / "step-00000030" / "README.md").read_text()
     assert store.sha256_file(tmp_path / "run/step-00000030/model.safetensors") == store.sha256_file(
         finished / "step-00000030/model.safetensors"

@@ -19,7 +19,7 @@ from albert_cli.ranks import RankGroup
 from albert_cli.training import plan as plan_module
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.plan import RunPlan
-from albert_cli.training.pretrain import plan_pretraining, pretrain
+from albert_cli.training.pretrain import dry_run_pretraining, pretrain
 from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_recipe
 from albert_cli.training.pretrain_result import DryRun
 from tests.helpers.command import albert
@@ -33,33 +33,33 @@ BY_TOKENS = "batch.micro_tokens=70"
 
 def test_plan_counts_growing_batch(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    constant = plan_pretraining(str(recipe), tiny_data, run, device="cpu").plan
-    growing = plan_pretraining(str(recipe), tiny_data, run, GROWING, device="cpu").plan
+    constant = dry_run_pretraining(str(recipe), tiny_data, run, device="cpu").plan
+    growing = dry_run_pretraining(str(recipe), tiny_data, run, GROWING, device="cpu").plan
     assert (growing.sequences_in_first_step, growing.batch_warmup_steps) == (2, 12)
-    assert constant.batch_warmup_steps is None and "batch_warmup_steps" not in constant.as_json()
+    assert constant.batch_warmup_steps is None and "batch_warmup_steps" not in constant.to_json()
     sequences = 18 * 8 + sum(2 + 6 * step // 12 for step in range(12))
     assert growing.passes_over_corpus == pytest.approx(constant.passes_over_corpus * sequences / 240, abs=0.01)
-    longer = plan_pretraining(str(recipe), tiny_data, run, ["schedule.total_steps=3000"], device="cpu").plan
+    longer = dry_run_pretraining(str(recipe), tiny_data, run, ["schedule.total_steps=3000"], device="cpu").plan
     size = examples_per_pass(TokenCorpus.open(tiny_data), PairSettings(32))
     assert longer.passes_over_corpus == pytest.approx(24_000 / size, rel=1e-3)
     tiny = ("schedule.total_steps=1", "schedule.warmup_steps=0", "train.batch_size=1", "train.micro_batch_size=1")
-    shortest = plan_pretraining(str(recipe), tiny_data, run, tiny, device="cpu").plan
+    shortest = dry_run_pretraining(str(recipe), tiny_data, run, tiny, device="cpu").plan
     assert shortest.passes_over_corpus == pytest.approx(1 / size, rel=1e-3)
-    by_tokens = plan_pretraining(str(recipe), tiny_data, run, [BY_TOKENS], device="cpu").plan
+    by_tokens = dry_run_pretraining(str(recipe), tiny_data, run, [BY_TOKENS], device="cpu").plan
     assert (constant.sequences_per_micro_batch, by_tokens.sequences_per_micro_batch) == (4, 2)
     assert by_tokens.activations_bytes == constant.activations_bytes / 2
 
 
 def test_plan_writes_nothing(recipe: Path, tiny_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planned = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", device="cpu")
+    planned = dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", device="cpu")
     plan = planned.plan
     assert (plan.steps, plan.sequences_per_step, plan.processes) == (30, 8, 1)
     assert planned.duration.seconds is not None and planned.duration.seconds > 0
     assert re.search(r"compiled +no\n", capsys.readouterr().out)
     assert planned.duration.measured_sequences == plan.sequences_per_micro_batch == 4
-    assert planned.duration.as_text().endswith("measured on a micro-batch")
+    assert planned.duration.to_text().endswith("measured on a micro-batch")
     overrides = ["train.checkpoint_activations=true", "train.micro_batch_size=2"]
-    small = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu").plan
+    small = dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu").plan
     assert 0 < small.activations_bytes < plan.activations_bytes / 2
     assert small.weights_gradients_moments_bytes == plan.weights_gradients_moments_bytes
     state = plan.weights_gradients_moments_bytes
@@ -84,7 +84,7 @@ def test_plan_measures_a_micro_batch_that_fits_into_memory(
     def plan_with(free: float) -> DryRun:
         monkeypatch.setattr(machine, "memory_info", lambda: {"available": int(free)})
         overrides = ["train.micro_batch_size=64", "train.batch_size=64"]
-        return plan_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+        return dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
 
     monkeypatch.setattr(plan_module, "measure_step_seconds", measure)
     needed = plan_with(1e12).plan.memory_bytes_estimated
@@ -93,11 +93,11 @@ def test_plan_measures_a_micro_batch_that_fits_into_memory(
     assert "warning" not in warnings[0]
     assert "set train.checkpoint_activations=true, which changes no result" in warnings[1]
     assert half.duration.seconds == 30 * 0.5 * 2  # a step is two of the measured micro-batches
-    assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.as_text()
+    assert "measured on 32 of the micro-batch's 64 sequences, and scaled" in half.duration.to_text()
     unmeasured = plan_with(1e3).duration
     assert measured == [64, 32] and unmeasured.seconds > 0
     assert unmeasured.flops_per_second is not None
-    assert "at least" in unmeasured.as_text()
+    assert "at least" in unmeasured.to_text()
 
 
 def test_plan_memory_warning_names_the_effective_key(
@@ -105,7 +105,7 @@ def test_plan_memory_warning_names_the_effective_key(
 ) -> None:
     monkeypatch.setattr(machine, "memory_info", lambda: {"available": 1000})
     for override, key in (("batch.micro_tokens=96", "batch.micro_tokens"), ("train.seed=1", "train.micro_batch_size")):
-        plan_pretraining(str(recipe), tiny_data, tmp_path / "run", [override], device="cpu")
+        dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", [override], device="cpu")
         assert f"or lower {key}, which" in " ".join(capsys.readouterr().err.split())
 
 
@@ -113,7 +113,7 @@ def test_plan_first_step_of_continuing_run_is_its_own(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
     overrides = (*GROWING, f"warm_start.continues={finished}", "schedule.total_steps=60")
-    plan = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu").plan
+    plan = dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu").plan
     assert plan.sequences_in_first_step == 8, "the continued run has finished the warmup of the batch size"
 
 
@@ -217,11 +217,11 @@ def test_time_budget_for_few_steps_warns(
     monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 10.0)
     monkeypatch.setattr(plan_module, "measure_evaluation", lambda *_: 1.0)
     arguments = (str(recipe), tiny_data, tmp_path / "run", ["train.save_every=0"])
-    plan_pretraining(*arguments, max_time="1m", device="cpu")
+    dry_run_pretraining(*arguments, max_time="1m", device="cpu")
     warning = capfd.readouterr().err
     assert "a model learns nothing in 5 steps; delete --out and raise --max-time" in warning
     assert "run `albert pretrain` with shorter sequences" in " ".join(warning.split())  # a quickstart cannot do this
-    plan_pretraining(*arguments, max_time="1h", device="cpu")
+    dry_run_pretraining(*arguments, max_time="1h", device="cpu")
     assert "learns nothing" not in capfd.readouterr().err
 
 
@@ -233,7 +233,7 @@ def test_time_budget_keeps_shape_of_schedule(
     overrides = ["schedule.total_steps=1000", "schedule.warmup_steps=250", "train.eval_every=100", "train.save_every=0"]
 
     def plan_with(*more: str) -> RunPlan:
-        return plan_pretraining(
+        return dry_run_pretraining(
             str(recipe), tiny_data, tmp_path / "run", [*overrides, *more], max_time="1h", device="cpu"
         ).plan
 
@@ -260,7 +260,7 @@ def test_time_budget_of_unfinished_warmup_lists_its_steps(
 
     def print_budget_from(step: str, run: str) -> str:
         more = [f"warm_start.continues={tmp_path / 'parent' / step}", "schedule.total_steps=20"]
-        plan_pretraining(str(recipe), tiny_data, tmp_path / run, [*overrides, *more], max_time="1m", device="cpu")
+        dry_run_pretraining(str(recipe), tiny_data, tmp_path / run, [*overrides, *more], max_time="1m", device="cpu")
         return capfd.readouterr().err
 
     assert "warmup steps (the recipe has 8 of 20)" in print_budget_from("step-00000005", "unfinished")
@@ -269,9 +269,9 @@ def test_time_budget_of_unfinished_warmup_lists_its_steps(
 
 def test_plan_checks_resume_as_a_run_does(recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        plan_pretraining(str(recipe), tiny_data, tmp_path / "run", resume="must", device="cpu")
+        dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", resume="must", device="cpu")
     with pytest.raises(BusyError):
-        plan_pretraining(str(recipe), tiny_data, finished, resume="never", device="cpu")
+        dry_run_pretraining(str(recipe), tiny_data, finished, resume="never", device="cpu")
 
 
 def test_pretrain_teacher_with_any_name_is_found_or_named(tiny_data: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from albert_cli import journal
 from albert_cli.errors import ConfigError
-from albert_cli.training.pretrain import plan_pretraining, pretrain
+from albert_cli.training.pretrain import dry_run_pretraining, pretrain
 from albert_cli.training.trackers import IDS_FILE, PROJECT, Trackers, open_trackers
 from tests.helpers.processes import PATIENCE
 
@@ -85,7 +85,7 @@ def test_run_writes_mlflow_curves(recipe: Path, tiny_data: Path, tmp_path: Path,
 
 
 def test_dry_run_opens_no_tracker(recipe: Path, tiny_data: Path, tmp_path: Path, mlflow: Any) -> None:
-    plan_pretraining(str(recipe), tiny_data, tmp_path / "run", ['train.track=["mlflow"]'], device="cpu")
+    dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", ['train.track=["mlflow"]'], device="cpu")
     assert mlflow.tracking.MlflowClient().get_experiment_by_name(PROJECT) is None
 
 

@@ -21,7 +21,7 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.text.vocabulary import Vocabulary
-from albert_cli.training.pretrain import plan_pretraining, pretrain
+from albert_cli.training.pretrain import dry_run_pretraining, pretrain
 from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_sublayers
 from tests.helpers.hugging_face import HEADS, new_of_theirs
 from tests.helpers.processes import end, start_ranks
@@ -318,7 +318,7 @@ def test_warm_start_damaged_steps_restart_from_parent(
 def test_warm_start_wrong_parent_raises_before_writing(
     recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    for verb in (pretrain, plan_pretraining):
+    for verb in (pretrain, dry_run_pretraining):
         with pytest.raises(ConfigError, match="hidden_size is 16, the recipe's model has 32"):
             verb(str(recipe), tiny_data, tmp_path / "out", overrides(finished, "model.hidden_size=32"), device="cpu")
     with pytest.raises(CheckpointError, match="no such directory"):
@@ -425,9 +425,9 @@ def test_continued_run_records_other_data(half: Path, recipe: Path, tiny_data: P
 
 def test_continued_run_has_no_second_warmup(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     settings = ["schedule.total_steps=1000", "schedule.warmup_steps=100", f"warm_start.continues={finished}"]
-    plan = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu").plan
+    plan = dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", settings, device="cpu").plan
     assert (plan.steps, plan.steps_done_before, plan.warmup_steps) == (1000, 30, 3)
-    timed = plan_pretraining(str(recipe), tiny_data, tmp_path / "run", settings, max_time="20s", device="cpu").plan
+    timed = dry_run_pretraining(str(recipe), tiny_data, tmp_path / "run", settings, max_time="20s", device="cpu").plan
     assert timed.steps > 30 and timed.warmup_steps == 3
 
 
