@@ -117,7 +117,7 @@ def test_load_vocabulary_spiece_model_with_added_tokens_raises(tmp_path: Path) -
     with pytest.raises(CheckpointError, match=r"spiece\.model: .* 'covidxyz'") as raised:
         Vocabulary.load(tmp_path)
     code = str(raised.value.hint).partition(": ")[2]
-    subprocess.run([sys.executable, "-c", f"from transformers import *; {code}"], check=True)
+    exec(code, {"AutoTokenizer": AutoTokenizer})
     vocabulary = Vocabulary.load(tmp_path)
     fast = AutoTokenizer.from_pretrained(tmp_path)
     assert vocabulary.size == 101
