@@ -84,7 +84,7 @@ def has_onednn() -> bool:
 
 @functools.cache
 def has_prepacked_linear(dtype: torch.dtype) -> bool:
-    """Return True if `onednn_linear` works here with packed weights of this dtype, and with every activation."""
+    """Return True if `onednn_linear` works here with prepacked weights of this dtype, and with every activation."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     x_MK = torch.linspace(-1, 1, 12).to(dtype).view(3, 4)

@@ -149,7 +149,8 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
             "use --task NAME for a classifier of another program, or --input FILE to compare without scores",
         )
     task_request = TaskRequest(str(checkpoint.directory), request.data, overrides=request.overrides, device="cpu")
-    prepared = prepare_evaluation(name, task_request, {checkpoint.directory: opened}, can_train=False)
+    checkpoints = {checkpoint.directory: opened}
+    prepared = prepare_evaluation(name, task_request, checkpoints, can_train=False)
     if prepared.checkpoint.config.is_sparse:  # the checkpoint itself was checked by `open_source`
         raise ConfigError(
             "model.attention: other runtimes do not have sparse attention", "leave out the override that sets it"
@@ -162,7 +163,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
     task = prepared.task
     if request.null_threshold is not None:
         task = task.with_null_threshold(request.null_threshold)
-    inputs = load_scoring_inputs(name, task_request, prepared, [checkpoint.directory])
+    inputs = load_scoring_inputs(name, task_request, prepared, list(checkpoints), checkpoints)
     return ExportSource(
         checkpoint=prepared.checkpoint,
         vocabulary=opened.vocabulary,

@@ -226,7 +226,7 @@ class Encoder(nn.Module):
             if number == depth and not all_rows:
                 rows = tokens.rows
                 outputs = row_count
-                # With `rows`, a block multiplies by slices of the stacked weight. A packed weight cannot be sliced.
+                # With `rows`, a block multiplies by slices of the stacked weight. A prepacked one cannot be sliced.
                 get = get_attention[attention_index]
             arguments = (get(), get_feed_forward[ffn_index](), tokens.layout, rows, settings)
             if recompute:
@@ -290,7 +290,7 @@ def make_weight_getter(weights: Weights, dtype: torch.dtype | None) -> Callable[
 
 
 def prepack_once(get: Callable[[], Weights], rows: int) -> Callable[[], Weights]:
-    """Return a function that each layer calls to get the weights that `get` returns, their matrices packed once.
+    """Return a function that each layer calls to get the weights that `get` returns, their matrices prepacked once.
 
     rows: the number of rows of the layers' input, for `prepack_weight`. Prepacked weights have no gradients.
     """

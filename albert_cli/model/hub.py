@@ -235,18 +235,6 @@ def _download(name: str) -> Path:
     raise CheckpointError(f"{name}: contains {content}", hint)
 
 
-def find_init_checkpoint(directory: Path) -> Path:
-    """Return the directory with the step-0 weights of a checkpoint's run; raise `ConfigError` if there is none."""
-    init = directory.parent / INIT_DIRECTORY
-    is_of_run = directory.name == INIT_DIRECTORY or directory.name.startswith("step-")
-    if not is_of_run or not init.is_dir():
-        raise ConfigError(
-            f"{directory}: there are no weights of step 0 ({init})",
-            "name a run of `albert pretrain` or one of its steps; its recipe must set something in [init]",
-        )
-    return init
-
-
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint directory; raise `CheckpointError` if something is missing or damaged.
 

@@ -1,7 +1,7 @@
 """Classification and regression of a text or a pair of texts (§4.2), and tools for other kinds of task.
 
-`LogitsTask` is the base class of classification and multiple choice. The functions at the end read
-a checkpoint's record of its task, parse and encode texts, and compute logits. Shapes: N examples, C classes or options.
+`LogitsTask` is the base class of classification and multiple choice. The functions at the end read a checkpoint's
+record of its task, parse and encode texts, and compute logits. Shapes: N examples, C classes or options.
 """
 
 from __future__ import annotations

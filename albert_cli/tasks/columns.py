@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from albert_cli import console
 from albert_cli.errors import InputError
-from albert_cli.tasks.delimited import DELIMITER_HINT, format_suffix
+from albert_cli.tasks.delimited import DELIMITER_HINT, is_delimited_file
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.records import has_wrong_delimiter
@@ -286,7 +286,7 @@ def missing_column(
         hint = f"use -s 'table.label_columns=[{listed}]' if these are classes, or -s table.label=COLUMN"
     elif role == "label" and len(names) == 1:  # the label's column in another file, or in the settings
         hint += " for a column of all files"
-    elif format_suffix(table.origin) in (".csv", ".tsv", ".txt"):
+    elif is_delimited_file(table.origin):
         hint += "; if the first row is no header, add one"
     expected = " or ".join(map(repr, names))
     for name, other_role in (other_roles or {}).items():

@@ -47,6 +47,11 @@ def format_suffix(name: str) -> str:
     return ".jsonl" if suffix in JSON_LINES_ENDINGS else suffix
 
 
+def is_delimited_file(name: str) -> bool:
+    """Return True if a file's name has an ending of delimited text."""
+    return format_suffix(name) in (".csv", ".tsv", ".txt")
+
+
 def choose_dialect(suffix: str, settings: TableSettings) -> Dialect:
     """Return the dialect of a custom table, by its file's ending and the user's settings.
 

@@ -14,7 +14,7 @@ from unicodedata import normalize
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.tasks.columns import require_label_column
-from albert_cli.tasks.delimited import format_suffix
+from albert_cli.tasks.delimited import is_delimited_file
 from albert_cli.tasks.label_names import comparable_name
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
@@ -35,7 +35,6 @@ _NUMBER_WITH_UNIT = re.compile(
 )
 # A warning is printed if there are more classes than this number, and more than half as many classes as labels.
 _MAX_USUAL_CLASSES = 20
-_DELIMITED_SUFFIXES = (".csv", ".tsv", ".txt")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -57,8 +56,9 @@ def read_label_cells(table: TextTable, settings: TableSettings) -> list[LabelCel
     rejects_points = False
     if settings.decimal == ",":
         # In JSON and Parquet, a number such as 1.5 has a decimal point.
-        is_delimited = format_suffix(table.origin) in _DELIMITED_SUFFIXES
-        rejects_points = is_delimited or any("," in text and _is_number_with_comma(text) for text in texts)
+        rejects_points = is_delimited_file(table.origin) or any(
+            "," in text and _is_number_with_comma(text) for text in texts
+        )
     labels = []
     for index, text in enumerate(texts):
         if rejects_points and "." in text and (is_number(text) or _NUMBER_WITH_UNIT.fullmatch(text)):

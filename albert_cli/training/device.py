@@ -218,7 +218,7 @@ def _run_linears(tokens: int, shapes: Sequence[tuple[int, int]], backend: Matmul
 
 @functools.cache
 def measure_prepacking_speedup(hidden: int, intermediate: int, activation: str, precision: str) -> float:
-    """Measure how much faster a feed-forward network of these widths is with packed weights, without gradients.
+    """Measure how much faster a feed-forward network of these widths is with prepacked weights, without gradients.
 
     The measurement takes up to 0.5 s and is made as in `measure_bf16_speedup`, on 512 tokens and with widths of at most
     768 and 3,072. It leaves out the packing, which in a batch of many tokens takes a small part of the time. Without
@@ -238,12 +238,12 @@ def measure_prepacking_speedup(hidden: int, intermediate: int, activation: str, 
     def run_plain() -> None:
         F.linear(ACTIVATIONS[activation](F.linear(x, up)), down)
 
-    def run_packed() -> None:
+    def run_prepacked() -> None:
         onednn_linear(onednn_linear(x, prepacked_up, None, activation), prepacked_down, None)
 
     with use_threads(1), torch.inference_mode():
-        plain_seconds, packed_seconds = _measure_thread_seconds([run_plain, run_packed], rounds=3)
-    return plain_seconds / packed_seconds
+        plain_seconds, prepacked_seconds = _measure_thread_seconds([run_plain, run_prepacked], rounds=3)
+    return plain_seconds / prepacked_seconds
 
 
 def _measure_thread_seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:

@@ -65,8 +65,8 @@ class TaskScheduleSettings:
     def __post_init__(self) -> None:
         if self.total_steps is not None and self.epochs is not None:
             raise ConfigError("schedule.epochs and schedule.total_steps exclude each other", "remove one of them")
-        # With epochs, the number of steps depends on the data, which have not been read yet. Without, the numbers of
-        # items and of items per batch do not matter.
+        # With epochs, the number of steps depends on the data, which have not been read yet. Without, the
+        # number of items and the batch size do not matter.
         if self.epochs is None:
             self.to_steps(num_items=1, batch_size=1).check()
 

@@ -14,7 +14,7 @@ import torch
 
 from albert_cli import config, store
 from albert_cli.array_jobs import ArrayJob
-from albert_cli.errors import InputError
+from albert_cli.errors import ConfigError, InputError
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask, EvaluationSplit
 from albert_cli.tasks.features import PairFeatures
@@ -172,7 +172,7 @@ def prepare_task(
     if directory not in (opened or {}):  # the directory of an opened checkpoint may have been deleted since
         directory = hub.find_checkpoint(request.checkpoint)
     if recipe.model.weights == "init":  # the weights of step 0 of the checkpoint's run, in a separate directory
-        directory = hub.find_init_checkpoint(directory)
+        directory = _find_init_checkpoint(directory)
     source = open_checkpoint(directory, opened)
     # With the recipe's class names and positions. `opened` keeps the unchanged checkpoint for other recipes.
     source = replace(source, checkpoint=recipe.model.apply_to_checkpoint(source.checkpoint))
@@ -188,6 +188,18 @@ def prepare_task(
     if not task.dev_splits and request.split == "dev":
         raise InputError(f"{task.title}: found no labeled dev data", "add a dev file to the --data directory")
     return prepare_with_recipe(recipe, request, task, source)
+
+
+def _find_init_checkpoint(directory: Path) -> Path:
+    """Return the directory with the step-0 weights of a checkpoint's run; raise `ConfigError` if there is none."""
+    init = directory.parent / hub.INIT_DIRECTORY
+    is_of_run = directory.name == hub.INIT_DIRECTORY or directory.name.startswith("step-")
+    if not is_of_run or not init.is_dir():
+        raise ConfigError(
+            f"{directory}: there are no weights of step 0 ({init})",
+            "name a run of `albert pretrain` or one of its steps; its recipe must set something in [init]",
+        )
+    return init
 
 
 def _read_head(checkpoint: hub.Checkpoint, with_columns: bool) -> ModelHead:

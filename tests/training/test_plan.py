@@ -124,6 +124,19 @@ class FirstRank(RankGroup):
         return [value] * self.world_size
 
 
+def estimate_and_record(recipe: Path, overrides: list[str], group: RankGroup, make_job: MakeJob) -> PretrainRecipe:
+    """Estimate a run's duration, and return the recipe of the job that is measured."""
+    loaded = load_pretrain_recipe(str(recipe), overrides, vocab_size=300)
+    measured: list[PretrainRecipe] = []
+
+    def new_job(settings: PretrainRecipe) -> PretrainingJob:
+        measured.append(settings)
+        return make_job()
+
+    plan_module.estimate_duration(loaded, torch.device("cpu"), group, new_job)
+    return measured[0]
+
+
 @pytest.mark.parametrize(
     ("micro_batch_size", "ranks", "seconds"),
     [(64, 1, 15), (32, 2, 15), (64, 2, 15), (16, 3, 30)],  # with three ranks, the first has two of four micro-batches
@@ -145,16 +158,9 @@ def test_estimate_duration_measures_a_micro_batch_per_rank(
     monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.5)
     monkeypatch.setattr(plan_module, "_MEASURED_SECONDS", 0.0)  # so that a single sequence is measured
     overrides = ["train.batch_size=64", "batch.micro_tokens=1024", "train.compile=off"]
-    loaded = load_pretrain_recipe(str(recipe), overrides, vocab_size=300)
-    measured: list[PretrainRecipe] = []
-
-    def new_job(settings: PretrainRecipe) -> PretrainingJob:
-        measured.append(settings)
-        return make_job()
-
-    plan_module.estimate_duration(loaded, torch.device("cpu"), FirstRank(0, 2), new_job)
-    assert measured[0].train.batch_size == 2
-    sizes = (measured[0].batch.micro_tokens, measured[0].train.micro_batch_size)
+    measured = estimate_and_record(recipe, overrides, FirstRank(0, 2), make_job)
+    assert measured.train.batch_size == 2
+    sizes = (measured.batch.micro_tokens, measured.train.micro_batch_size)
     assert sizes == (0, 1), "both ranks have a micro-batch"
 
 
@@ -169,15 +175,7 @@ def test_estimate_duration_measures_the_same_on_all_ranks(
 
     monkeypatch.setattr(plan_module, "measure_step_seconds", lambda *_, **__: 0.5)
     overrides = ["train.batch_size=64", "train.micro_batch_size=64", "train.compile=off"]
-    loaded = load_pretrain_recipe(str(recipe), overrides, vocab_size=300)
-    measured: list[PretrainRecipe] = []
-
-    def new_job(settings: PretrainRecipe) -> PretrainingJob:
-        measured.append(settings)
-        return make_job()
-
-    plan_module.estimate_duration(loaded, torch.device("cpu"), SecondRank(1, 2), new_job)
-    assert measured[0].train.micro_batch_size == 1
+    assert estimate_and_record(recipe, overrides, SecondRank(1, 2), make_job).train.micro_batch_size == 1
 
 
 def test_plan_without_disk_space_is_printed_before_the_error(
