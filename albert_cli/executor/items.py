@@ -47,7 +47,6 @@ class WorkerLimits:
     threads: int = 1  # number of threads of each rank
     gpus: int = 0  # number of GPUs of this machine; each rank uses one, and ranks share GPUs if there are too few
     ranks: int = 1  # number of ranks that an item starts
-    fresh: bool = False  # start a new process for every item
     in_process: bool = False  # run the items in this process, one after the other; ignored on a cluster
     quiet: bool = False  # hide the messages of the items
 
@@ -183,9 +182,10 @@ class _LocalWorkers(Generic[T]):
         slot = self._slot_of_future.pop(future)
         self._free_slots.append(slot)
         is_broken = isinstance(future.exception(), BrokenExecutor)
-        if is_broken or self._limits.fresh:
-            self._pools.pop(slot).shutdown()
-        return self._watch.describe_death() if is_broken else None
+        if not is_broken:
+            return None
+        self._pools.pop(slot).shutdown()
+        return self._watch.describe_death()
 
     def stop(self) -> None:
         for process in multiprocessing.active_children():

@@ -199,8 +199,8 @@ def run_stages(
 ) -> int:
     """Run the unfinished stages among `stages` and the stages they need; return the number of stages that were run.
 
-    Stages run in this process if they run one at a time, in a single rank and without a cluster; otherwise every stage
-    has its own process.
+    Stages run in this process if they run one at a time, in a single rank and without a cluster; otherwise in
+    `max_jobs` processes, or in those of the cluster.
 
     max_jobs: the number of stages to run at a time. gpus: the number of GPUs to share among them. max_time: in seconds.
     Raises `Interrupted` after a stop request and after `max_time`, and `ReportedError` with the exit code of a stage's
@@ -217,7 +217,7 @@ def run_stages(
     threads = max(1, machine.available_cores() // (max_jobs * ranks))
     if "OMP_NUM_THREADS" in os.environ:
         threads = torch.get_num_threads()  # torch has parsed the variable, which may be a list such as 4,2
-    limits = executor.WorkerLimits(max_jobs, threads, gpus, ranks, fresh=True, in_process=in_process)
+    limits = executor.WorkerLimits(max_jobs, threads, gpus, ranks, in_process)
 
     def record(item: executor.WorkItem[FinishedCommand], result: FinishedCommand | BaseException) -> None:
         nonlocal num_finished
