@@ -13,6 +13,7 @@ from torch import Tensor
 from albert_cli import console, store
 from albert_cli.errors import BusyError, CheckpointError
 from albert_cli.formatting import count_of
+from albert_cli.inference.sentence_modules import copy_sentence_settings, read_sentence_settings
 from albert_cli.model import hub, tensorflow_checkpoint, weight_files
 from albert_cli.model.heads import BareEncoder
 from albert_cli.model.hf_config import config_to_json, model_type
@@ -41,9 +42,9 @@ class Conversion:
 def convert(checkpoint: str, out: Path) -> Conversion:
     """Write the checkpoint's weights, configuration and tokenizer to the new directory `out`.
 
-    Reads safetensors and `pytorch_model.bin`, each also in shards, and Google's TensorFlow checkpoints. Raises
-    `CheckpointError` if a file is missing or damaged, or if a weight of the encoder is missing, `BusyError` if `out`
-    exists, `ConfigError` if TensorFlow is not installed.
+    Reads safetensors and `pytorch_model.bin`, each also in shards, and Google's TensorFlow checkpoints. Copies the
+    modules of a sentence-transformers model. Raises `CheckpointError` if a file is missing or damaged, or if a weight
+    of the encoder is missing, `BusyError` if `out` exists, `ConfigError` if TensorFlow is not installed.
     """
     if out.exists():
         raise BusyError(f"{out}: exists already", "choose another --out")
@@ -56,10 +57,13 @@ def convert(checkpoint: str, out: Path) -> Conversion:
         )
     source = _remove_unused_rows(source, vocabulary.size)
     architecture = _choose_architecture(source)
+    positions = source.config.max_position_embeddings
+    max_length = min(positions, read_sentence_settings(source.directory).max_length or positions)
     with store.commit_directory(out, "checkpoint") as staging:
         hub.write_tensors(source.tensors, source.config, staging, architecture)
         store.write_json(staging / "config.json", _describe_model(source, architecture))
-        hub.write_vocabulary(vocabulary, staging, source.config.max_position_embeddings)
+        hub.write_vocabulary(vocabulary, staging, max_length)
+        copy_sentence_settings(source.directory, staging)
     written = hub.read_checkpoint(out)
     return Conversion(
         out=str(out),

@@ -1,11 +1,14 @@
-"""Read the settings with which sentence-transformers computes the vectors of a model, from the files that it saves."""
+"""Read and copy the settings with which sentence-transformers computes a model's vectors, from the files it saves."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator
 
 from albert_cli import store
 from albert_cli.text.vocabulary import CONFIG_FILE
@@ -40,23 +43,43 @@ class SentenceSettings:
 
 @dataclass(frozen=True)
 class _Module:
-    """A module of the list in `modules.json`: its class with the package, and its folder."""
+    """A module of the list in `modules.json`: its class with the package, and its folder, "" for the model's."""
 
     type: str
-    path: str
+    path: Annotated[str, AfterValidator(store.check_relative)] | Literal[""]
 
 
 def read_sentence_settings(directory: Path) -> SentenceSettings:
     """Return the settings of the model in a directory, without values if it is none of sentence-transformers."""
-    path = directory / _MODULES_FILE
-    if not path.is_file():
+    modules = _read_modules(directory)
+    if not modules:
         return SentenceSettings()
-    folders = {module.type.rpartition(".")[2]: module.path for module in store.read_record(path, list[_Module])}
+    folders = {module.type.rpartition(".")[2]: module.path for module in modules}
     pooling = None
     if "Pooling" in folders:
         pooling = _pooling_mode(store.read_json(directory / folders["Pooling"] / "config.json"))
     further_modules = tuple(name for name in folders if name not in _KNOWN_MODULES)
     return SentenceSettings(pooling, _read_max_length(directory), further_modules)
+
+
+def copy_sentence_settings(source: Path, target: Path) -> None:
+    """Copy the modules and settings of a model of sentence-transformers; another model has none.
+
+    The tokenizer's file, which may have the limit of tokens, is not copied.
+    """
+    modules = _read_modules(source)
+    for name in (_MODULES_FILE, _TRANSFORMER_FILE):
+        if modules and (source / name).is_file():
+            store.write_bytes(target / name, store.read_bytes(source / name))
+    for folder in {module.path for module in modules if module.path}:
+        if (source / folder).is_dir():  # Git has no empty folders, such as that of Normalize
+            shutil.copytree(source / folder, target / folder)
+
+
+def _read_modules(directory: Path) -> list[_Module]:
+    """Return a model's modules; none if it is no model of sentence-transformers."""
+    path = directory / _MODULES_FILE
+    return store.read_record(path, list[_Module]) if path.is_file() else []
 
 
 def _pooling_mode(values: Mapping[str, object]) -> str | None:

@@ -30,7 +30,7 @@ from albert_cli.model.tensorflow_checkpoint import read_config, translate_name
 from albert_cli.tasks.registry import task_from_checkpoint
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
-from tests.helpers.hugging_face import hf_config
+from tests.helpers.hugging_face import hf_config, write_modules
 from tests.helpers.tokenizers import BERT_ROLES, lines_of_eight_languages, train_byte_level, train_wordpiece
 from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
 
@@ -90,6 +90,24 @@ def test_convert_removes_rows_without_a_token(bert: Path, tmp_path: Path) -> Non
     albert("convert", tmp_path / "padded", "--out", tmp_path / "out")
     vectors = [albert("encode", path, "--input", tmp_path / "texts.txt").out for path in (bert, tmp_path / "out")]
     assert vectors[0] == vectors[1]
+
+
+@pytest.mark.parametrize("length_file", ["sentence_bert_config.json", "tokenizer_config.json"])
+def test_convert_sentence_encoder_keeps_its_vectors(length_file: str, bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert, tmp_path / "model")
+    write_modules(tmp_path / "model", {"pooling_mode": "cls"}, "Dense", "Normalize")
+    (tmp_path / "model" / "2_Dense").mkdir()
+    (tmp_path / "model" / "2_Dense" / "model.safetensors").write_bytes(b"weights")
+    if length_file == "tokenizer_config.json":  # as since version 6
+        (tmp_path / "model" / "sentence_bert_config.json").write_text("{}")
+        (tmp_path / "model" / length_file).write_text(json.dumps({"model_max_length": 12}))
+    (tmp_path / "texts.txt").write_text("\n".join(lines_of_eight_languages(80)), encoding="utf-8")
+    albert("convert", tmp_path / "model", "--out", tmp_path / "out")
+    encoded = [albert("encode", tmp_path / name, "--input", tmp_path / "texts.txt") for name in ("model", "out")]
+    assert encoded[1].out == encoded[0].out
+    assert "longer than 12 tokens" in encoded[1].err
+    assert (tmp_path / "out" / "2_Dense" / "model.safetensors").read_bytes() == b"weights"
+    store.verify(tmp_path / "out", "checkpoint")
 
 
 def test_convert_keeps_the_rows_of_added_tokens(bert: Path, tmp_path: Path) -> None:

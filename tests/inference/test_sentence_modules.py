@@ -47,3 +47,11 @@ def test_read_sentence_settings_damaged_list_is_an_error(tmp_path: Path) -> None
     (tmp_path / "modules.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"modules\.json"):
         read_sentence_settings(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["../elsewhere", "/elsewhere"])
+def test_read_sentence_settings_folder_outside_is_an_error(folder: str, tmp_path: Path) -> None:
+    modules = [{"path": "", "type": "models.Transformer"}, {"path": folder, "type": "models.Pooling"}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(CheckpointError, match="leads out of this directory"):
+        read_sentence_settings(tmp_path)
