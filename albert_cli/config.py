@@ -129,6 +129,21 @@ def read_recipe(name: str, *children: Path) -> RecipeValues:
     return merge_values(read_recipe(str(parent_path), *children, path.resolve()), values)
 
 
+def find_shipped_folder(name: str) -> str | None:
+    """Return the folder of a shipped recipe, or of the first shipped recipe that a file `extends`; None without one.
+
+    name: as in `read_recipe`, which detects a circle of `extends`.
+    """
+    path = find_recipe(name)
+    folder = RECIPES_DIR.resolve()
+    while not path.resolve().is_relative_to(folder):
+        parent = _read_toml(path).get("extends")
+        if parent is None:
+            return None
+        path = _find_parent(path, parent)
+    return path.resolve().relative_to(folder).parts[0]
+
+
 def _read_toml(path: Path) -> RecipeValues:
     """Parse a TOML file; raise `ConfigError` if it is invalid or sets no value."""
     try:

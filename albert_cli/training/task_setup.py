@@ -165,9 +165,10 @@ def prepare_task(
     data without train. Raises `InputError` if dev is to be scored and the task has no dev data.
     """
     recipe = load_recipe(name, request.overrides, request.recipes)
-    if name in config.shipped_recipes():
-        # `name` is FOLDER/TASK. The recipe of an intermediate task is loaded later, from the same folder.
-        request = replace(request, recipes=name.partition("/")[0])
+    is_own_file = config.is_recipe_file(name) and request.recipes == PAPER_RECIPES  # without another --recipes
+    if name in config.shipped_recipes() or is_own_file:
+        # The recipe of an intermediate task is loaded later, from the folder of the recipe or of the recipe it extends.
+        request = replace(request, recipes=config.find_shipped_folder(name) or request.recipes)
     directory = Path(request.checkpoint)
     if directory not in (opened or {}):  # the directory of an opened checkpoint may have been deleted since
         directory = hub.find_checkpoint(request.checkpoint)

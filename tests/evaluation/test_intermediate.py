@@ -249,7 +249,12 @@ def test_intermediate_recipe_is_from_the_same_folder(
     monkeypatch.setattr(intermediate, "finetune", lambda prepared, *_, **__: trained.append(prepared))
     monkeypatch.setattr(intermediate, "use_intermediate", lambda prepared, *_: prepared)
     request = TaskRequest(str(suite.encoder), str(suite.data), 1, ("intermediate_task=mnli",), "cpu")
-    for name, folder in (("mini/rte", "mini"), ("rte", "finetune")):
+    copy, child, standalone = (str(tmp_path / f"{name}.toml") for name in ("mine", "child", "standalone"))
+    albert("recipes", "copy", "mini/rte", "--out", copy)
+    Path(child).write_text('extends = "mine.toml"\n[optimizer]\nlr = 1e-3\n')
+    Path(standalone).write_text('task = "rte"\n')
+    recipes = [("mini/rte", "mini"), ("rte", "finetune"), (copy, "mini"), (child, "mini"), (standalone, "finetune")]
+    for name, folder in recipes:
         add_intermediate(prepare_task(name, request), tmp_path)
         assert trained[-1].recipe.optimizer == load_recipe("mnli", (), folder).optimizer
 
