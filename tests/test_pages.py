@@ -421,6 +421,23 @@ def test_commands_are_accepted_exactly_as_shown(page: str) -> None:
                     find_recipe(word)
 
 
+def test_models_from_the_hub_have_no_mini_recipe() -> None:
+    """The recipes in `mini/` are for models pretrained for minutes; a run started from a released model is none."""
+    commands = []
+    for page in (README, *DOCS.values()):
+        released = set[str]()
+        for words in (words for command in shell_commands(page) for words in iter_calls(command)):
+            _, parameters = parse_call(words) or ("", {})
+            overrides = parameters.get("overrides") or ()
+            checkpoints = [text.removeprefix("warm_start.checkpoint=") for text in overrides]
+            checkpoints.append(str(parameters.get("checkpoint")))
+            if any(checkpoint.startswith("albert/") or checkpoint in released for checkpoint in checkpoints):
+                released.add(str(parameters.get("out")))
+                commands.append(words)
+    assert {words[1] for words in commands} >= {"finetune", "pretrain"}
+    assert [words for words in commands if any(word.startswith("mini/") for word in words)] == []
+
+
 def test_substitutes_change_only_the_amount_of_work() -> None:
     """And names that need a network; the verb, the inputs, the outputs and all other options are those shown."""
     differing_settings = set[str]()
