@@ -351,6 +351,19 @@ def test_validate_rejects_inconsistent_sections(sections: str, message: str, tmp
     assert message in albert("recipes", "validate", tmp_path / "mine.toml", expect=2).err
 
 
+def test_validate_partial_model_leaves_the_rest_open(tmp_path: Path) -> None:
+    """The checkpoint, which only the run's command names, may have as many positions."""
+    (tmp_path / "mine.toml").write_text(
+        'extends = "continue"\n[data]\nmax_seq_length = 1024\n[model]\nattention = "window"\n'
+    )
+    printed = tomllib.loads(albert("recipes", "validate", tmp_path / "mine.toml").out)
+    assert printed["model"] == {"attention": "window"}
+    (tmp_path / "mine.toml").write_text('extends = "continue"\n[data]\nmax_seq_length = 1024\n')
+    assert "model" not in tomllib.loads(albert("recipes", "validate", tmp_path / "mine.toml").out)
+    (tmp_path / "mine.toml").write_text('extends = "continue"\nmodel = "albert-large"\n')
+    assert "model is 'albert-large'" in albert("recipes", "validate", tmp_path / "mine.toml", expect=2).err
+
+
 # ---------------------------------------------------------------- names
 
 

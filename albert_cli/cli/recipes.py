@@ -77,7 +77,8 @@ def recipes_validate(
 ) -> None:
     """Check a recipe: every key, type and range, and that its sections fit together. Print it with its defaults.
 
-    The printed recipe lacks the values that a run takes from its data or checkpoint: the vocabulary's size, or [model].
+    The printed recipe lacks the values that a run takes from its data or checkpoint: the vocabulary's size, or the
+    shape in [model].
 
     Example: albert recipes validate mine.toml
     """
@@ -93,21 +94,13 @@ def recipes_validate(
         console.print_result(experiment_values, summary)
         return
     from albert_cli.evaluation.verify import VerifyRecipe
-    from albert_cli.training.pretrain_recipe import PretrainRecipe
+    from albert_cli.training.pretrain_recipe import validate_without_data
     from albert_cli.training.task_recipe import FinetuneRecipe
 
-    resolved: object
     if "task" in values:
-        resolved = config.load_recipe(FinetuneRecipe, file).with_derived_values()
+        resolved = config.to_toml_values(config.load_recipe(FinetuneRecipe, file).with_derived_values())
     elif "expected" in values:
-        resolved = config.load_recipe(VerifyRecipe, file)
+        resolved = config.to_toml_values(config.load_recipe(VerifyRecipe, file))
     else:
-        resolved = config.load_recipe(PretrainRecipe, file).with_derived_values()
-    printed = config.to_toml_values(resolved)
-    if isinstance(resolved, PretrainRecipe):
-        # The default values of these keys would be wrong in a run, which takes them from its data and its checkpoint.
-        if "model" not in values:
-            del printed["model"]
-        elif "vocab_size" not in values["model"]:
-            del printed["model"]["vocab_size"]
-    console.print_result(printed, config.dump_toml(printed).rstrip())
+        resolved = validate_without_data(file)
+    console.print_result(resolved, config.dump_toml(resolved).rstrip())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -13,13 +13,15 @@ from albert_cli import config, store
 from albert_cli.config import NonNegativeInt, PositiveInt
 from albert_cli.data.pairs import PairSettings
 from albert_cli.errors import CheckpointError, ConfigError
-from albert_cli.model import hub
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.informed_init import InformedInit
 from albert_cli.randomness import Integers
 from albert_cli.training.distill import DistillSettings
 from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
-from albert_cli.training.warm_start import WarmStart
+from albert_cli.training.warm_start import WarmStart, find_parent
+
+# Values of [model] with enough positions for any `data.max_seq_length`.
+_LONG_MODEL: Final = {"max_position_embeddings": 2**31 - 1}
 
 
 @dataclass(frozen=True)
@@ -157,20 +159,23 @@ def load_pretrain_recipe(
 ) -> PretrainRecipe:
     """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary.
 
-    A recipe without [model] has the shape of the checkpoint in `[warm_start]`. If the run `out` has saved its recipe
-    and a step, it has the shape of the run, which then no longer needs that checkpoint.
+    A recipe without `model.hidden_size` has the shape of the checkpoint in `[warm_start]`, changed by the keys that its
+    [model] has. If the run `out` has saved its recipe and a step, it has the shape of the run, which then no longer
+    needs that checkpoint. Without `[warm_start]`, the keys of [model] change the default shape.
 
     Raises `ConfigError` if it is no pretraining recipe, has a wrong value, or has another vocabulary size.
     """
     values = _read_pretrain_values(recipe)
-    has_shape = "model" in values  # in the recipe: an override of one key does not set the shape
+    # Both depend on the recipe alone: an override of one key does not set the shape.
+    is_partial = _lacks_size(values)
+    has_section = "model" in values
     values = config.apply_overrides(values, overrides, PretrainRecipe)
-    if not has_shape:
+    if is_partial and ("warm_start" in values or not has_section):
         overridden_keys = values.get("model", {})
         if out is not None and store.saved_steps(out) and (out / "recipe.toml").is_file():
             shape = _read_saved_shape(out)
         else:
-            shape = _read_parent_shape(values, recipe)
+            shape = _read_parent_shape(values, recipe, overrides, vocab_size)
         values["model"] = shape | overridden_keys
     recipe_size = values["model"].setdefault("vocab_size", vocab_size)
     if recipe_size != vocab_size:
@@ -179,6 +184,26 @@ def load_pretrain_recipe(
             f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
         )
     return validate_pretrain_recipe(values, recipe, overrides)
+
+
+def validate_without_data(recipe: str) -> config.RecipeValues:
+    """Check a recipe; return it with its defaults, but without the values that a run takes from other sources.
+
+    They are the size of the data's vocabulary and, if the recipe sets no size of the model, the rest of the shape,
+    which may be a checkpoint's.
+
+    Raises `ConfigError` if it is no pretraining recipe, or if a value is wrong.
+    """
+    values = _read_pretrain_values(recipe)
+    shape = values.get("model", {})
+    if not _lacks_size(values):
+        resolved = config.to_toml_values(validate_pretrain_recipe(values, recipe))
+        if "vocab_size" not in shape:
+            del resolved["model"]["vocab_size"]
+        return resolved
+    resolved = config.to_toml_values(validate_pretrain_recipe({**values, "model": _LONG_MODEL | shape}, recipe))
+    del resolved["model"]
+    return {"model": shape} | resolved if shape else resolved
 
 
 def load_sampling_recipe(recipe: str) -> PretrainRecipe:
@@ -190,7 +215,7 @@ def load_sampling_recipe(recipe: str) -> PretrainRecipe:
     """
     values = _read_pretrain_values(recipe)
     sections: config.RecipeValues = {key: values[key] for key in ("data", "batch", "train") if key in values}
-    sections["model"] = {"max_position_embeddings": 2**31 - 1}  # enough for any `data.max_seq_length`
+    sections["model"] = _LONG_MODEL
     return validate_pretrain_recipe(sections, recipe)
 
 
@@ -221,24 +246,35 @@ def _read_saved_shape(directory: Path) -> config.RecipeValues:
     return config.to_toml_values(ModelConfig.read(directory / "config.json"))
 
 
-def _read_parent_shape(values: Mapping[str, object], origin: str) -> dict[str, object]:
+def _lacks_size(values: Mapping[str, object]) -> bool:
+    """Return True if a recipe has no [model], or one that changes only some keys of another shape."""
+    section = values.get("model", {})
+    return isinstance(section, Mapping) and "hidden_size" not in section
+
+
+def _read_parent_shape(
+    values: config.RecipeValues, origin: str, overrides: Sequence[str], vocab_size: int
+) -> config.RecipeValues:
     """Return the shape of the checkpoint in `[warm_start]` as the values of a [model] section.
 
-    Raises `ConfigError`, which names `origin`, if `[warm_start]` names no checkpoint.
+    Raises `ConfigError`, which names `origin` or one of `overrides`, if `[warm_start]` is wrong or missing, and if the
+    checkpoint has another vocabulary size than `vocab_size`, the data's, which `values` do not set.
     """
-    section = values.get("warm_start")
-    checkpoint = None
-    continued_run = None
-    if isinstance(section, dict):
-        checkpoint = section.get("checkpoint")
-        continued_run = section.get("continues")
-    name = checkpoint or continued_run
-    if not isinstance(name, str):
+    if "warm_start" not in values:
         raise ConfigError(
             f"{origin}: has neither a [model] section nor a checkpoint to start from",
             "name a checkpoint, and the model takes its shape: -s warm_start.checkpoint=CHECKPOINT",
         )
-    directory = hub.find_checkpoint(name)
-    if name == continued_run:  # the changes since the continued run are compared with its recipe
-        return _read_saved_shape(directory)
-    return config.to_toml_values(ModelConfig.read(directory / "config.json"))
+    warm_start = config.validate_recipe(WarmStart, values["warm_start"], origin, "warm_start", overrides)
+    directory = find_parent(warm_start)
+    if warm_start.continues is not None:  # the changes since the continued run are compared with its recipe
+        shape = _read_saved_shape(directory)
+    else:
+        shape = config.to_toml_values(ModelConfig.read(directory / "config.json"))
+    size = shape.get("vocab_size", vocab_size)
+    if size != vocab_size and "vocab_size" not in values.get("model", {}):
+        hint = f"build the data with that vocabulary: albert data … --vocab {directory}"
+        if size > vocab_size:
+            hint += f"; if you did, `albert convert {directory} --out NEW` removes the rows without a token"
+        raise ConfigError(f"{directory}: has a vocabulary of {size} tokens, the data's has {vocab_size}", hint)
+    return shape

@@ -100,6 +100,7 @@ def load_parent(
     """
     parent = hub.read_checkpoint(find_parent(warm_start))
     hub.verify_fingerprint(parent.directory, "checkpoint", "warm_start.fingerprint", warm_start.fingerprint)
+    hub.require_same_vocabulary(parent, vocabulary, data)
     for key in _EQUAL_KEYS:
         value = getattr(model, key)
         parent_value = getattr(parent.config, key)
@@ -109,7 +110,6 @@ def load_parent(
                 f"leave out [model], or set model.{_KEY_TO_SET.get(key, key)} to the checkpoint's value; "
                 "only depth and groups may differ",
             )
-    hub.require_same_vocabulary(parent, vocabulary, data)
     map_parent_sublayers(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if they do not fit
     if warm_start.continues is not None:
         # The moments cannot be resized: each must have the shape of its weight in the model.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert_cli.errors import CheckpointError, ConfigError
+from albert_cli.model.config import ModelConfig
 from albert_cli.training.pretrain import load_recipe_for_data, pretrain
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 from tests.helpers.processes import end, start_ranks
-from tests.helpers.runs import read_curve, weights_hash
+from tests.helpers.runs import SHAPE, create_checkpoint, read_curve, weights_hash
 from tests.helpers.tiny_recipe import RECIPE
 
 GROWING = ("batch.warmup_steps=12", "batch.warmup_from=2")
@@ -122,3 +124,49 @@ def test_continued_run_without_model_records_no_change_of_it(
     pretrain(without_model, tiny_data, run, [f"warm_start.continues={parent}"], device="cpu")
     changes = tomllib.loads((run / "recipe.toml").read_text())["warm_start"]["changes"]
     assert changes == ["schedule.total_steps: 5 -> 10"]
+
+
+def test_parent_with_other_vocabulary_size_is_reported(
+    without_model: str, tiny_vocabulary: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    padded = create_checkpoint(
+        tmp_path / "padded", tiny_vocabulary, replace(SHAPE, vocab_size=320, max_position_embeddings=48)
+    )
+    overrides = [f"warm_start.checkpoint={padded}"]
+    with pytest.raises(ConfigError, match=f"{padded}: has a vocabulary of 320 tokens, the data's has 300") as raised:
+        load_recipe_for_data(without_model, tiny_data, tmp_path / "run", overrides)
+    hint = str(raised.value.hint)
+    assert f"--vocab {padded}" in hint and f"`albert convert {padded} --out NEW`" in hint
+    with pytest.raises(ConfigError) as raised:
+        pretrain(without_model, tiny_data, tmp_path / "run", [*overrides, "model.vocab_size=300"], device="cpu")
+    assert f"`albert convert {padded} --out NEW`" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("warm_start.chekpoint=run", "unknown key 'warm_start.chekpoint'"),
+        ("warm_start.stack=true", "needs either checkpoint or continues"),
+        ("warm_start=run", "warm_start is 'run'"),
+    ],
+)
+def test_wrong_warm_start_without_model_is_reported(
+    setting: str, message: str, without_model: str, tiny_data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_recipe_for_data(without_model, tiny_data, tmp_path / "run", [setting])
+
+
+def test_partial_model_is_laid_over_the_parents_shape(
+    without_model: str, tiny_vocabulary: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    shape = replace(SHAPE, hidden_dropout_prob=0.25, max_position_embeddings=48)
+    parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary, shape)
+    child = tmp_path / "child.toml"
+    child.write_text(f'extends = "{without_model}"\n[model]\nattention = "window"\n')
+    arguments = (str(child), tiny_data, tmp_path / "run")
+    model = load_recipe_for_data(*arguments, [f"warm_start.checkpoint={parent}"]).model
+    assert model == replace(shape, attention="window")
+    assert load_recipe_for_data(*arguments, ["data.max_seq_length=128"]).model == ModelConfig(
+        vocab_size=300, attention="window"
+    )
