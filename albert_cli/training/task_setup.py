@@ -196,10 +196,13 @@ def _find_init_checkpoint(directory: Path) -> Path:
     init = directory.parent / hub.INIT_DIRECTORY
     is_of_run = directory.name == hub.INIT_DIRECTORY or directory.name.startswith("step-")
     if not is_of_run or not init.is_dir():
-        raise ConfigError(
-            f"{directory}: there are no weights of step 0 ({init})",
-            "name a run of `albert pretrain` or one of its steps; its recipe must set something in [init]",
-        )
+        hint = "name a run of `albert pretrain` or one of its steps; its recipe must set something in [init]"
+        path = directory / "recipe.toml"
+        warm_start = store.read_toml(path).get("warm_start") if path.is_file() else None
+        if isinstance(warm_start, dict):
+            parent = warm_start.get("continues") or warm_start.get("checkpoint")
+            hint = f"a run that starts from a checkpoint has none; use its parent instead: --checkpoint {parent}"
+        raise ConfigError(f"{directory}: there are no weights of step 0 ({init})", hint)
     return init
 
 

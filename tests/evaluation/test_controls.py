@@ -69,6 +69,16 @@ def test_control_init_without_step_0_is_rejected(encoder: Path, glue: Path, tmp_
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("key", ["checkpoint", "continues"])
+def test_control_init_of_a_warm_start_names_the_parent(key: str, encoder: Path, glue: Path, tmp_path: Path) -> None:
+    step = Path(shutil.copytree(encoder, tmp_path / "run" / "step-00000010"))
+    (step / "recipe.toml").write_text(f'[warm_start]\n{key} = "the/parent"\n')
+    store.seal(step, "checkpoint")
+    with pytest.raises(ConfigError) as raised:
+        evaluate("cola", str(tmp_path / "run"), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["init"])
+    assert "use its parent instead: --checkpoint the/parent" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize("name", CONTROLS)
 def test_control_equals_a_separate_evaluation(
     name: str, controlled: tuple[Path, dict[str, Any]], run: Path, glue: Path, tmp_path: Path
