@@ -143,9 +143,9 @@ def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -
     """Print the message as one line, then the hint, unless another rank has printed them; return the exit code `code`.
 
     is_fatal: True for an error, after which the launcher kills the other ranks; False for `Interrupted`, after which
-    every rank saves its state and exits by itself. `ranks.is_already_reported` explains the difference.
+    every rank saves its state and exits by itself. `ranks.claim_report` explains the difference.
     """
-    if ranks.is_already_reported(message, is_fatal=is_fatal):
+    if not ranks.claim_report(message, is_fatal=is_fatal):
         return code
     if len(message) > _MAX_MESSAGE_LENGTH:  # a message may quote input of any length
         head = message[: _MAX_MESSAGE_LENGTH // 2]

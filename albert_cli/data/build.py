@@ -29,7 +29,7 @@ from albert_cli.data.records import (
     BuildSettings,
     DataFacts,
     ShardFacts,
-    describe_changes,
+    describe_first_change,
     read_data_facts,
 )
 from albert_cli.data.rewrites import rewrite_all
@@ -159,8 +159,8 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
         raise BusyError(f"{out}: data of another version of albert", _USE_ANOTHER_OUT)
     facts = read_data_facts(out)
     if not _is_built_by(facts, units, workers):
-        changes = describe_changes(facts, make_plan(units))
-        message = f"{out}: holds data from other text, another vocabulary or other settings{changes}"
+        change = describe_first_change(facts, make_plan(units))
+        message = f"{out}: holds data from other text, another vocabulary or other settings{change}"
         raise BusyError(message, _USE_ANOTHER_OUT)
     verify_data(out)
     store.remove_leftovers(out)
@@ -177,16 +177,16 @@ def _is_built_by(facts: DataFacts, units: Sequence[ShardUnit], workers: int) -> 
     plan = make_plan(units)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
         return False
-    built_sources = [{**source, "sha256": None} for source in facts.sources]
-    planned_sources = [{**source, "sha256": None} for source in plan.sources]
-    if built_sources != planned_sources:
+    built_records = [{**record, "sha256": None} for record in facts.sources]
+    planned_records = [{**record, "sha256": None} for record in plan.sources]
+    if built_records != planned_records:
         return False
     units_to_hash = []
     built_hashes = []
-    for unit, source in zip(units, facts.sources, strict=True):
+    for unit, record in zip(units, facts.sources, strict=True):
         if not are_sources_unchanged(unit.source_signatures, read_verified_unit(unit.directory)):
             units_to_hash.append(unit)
-            built_hashes.append(source["sha256"])
+            built_hashes.append(record["sha256"])
     # A data set on the Hub has no hash. Its name identifies it, and the comparison above includes the name.
     hashes = hash_work_units(units_to_hash, workers)
     return all(new is None or new == built for new, built in zip(hashes, built_hashes, strict=True))
@@ -215,7 +215,7 @@ def write_or_check_plan(out: Path, units: Sequence[ShardUnit]) -> None:
         message = f"{out}: holds an unfinished build of other text, another vocabulary or other settings"
         command = read_command(out / PLAN_FILE) or "use the same sources and settings"
         hint = f"to continue it: {command}; or choose another --out"
-        raise BusyError(message + describe_changes(saved, plan), hint)
+        raise BusyError(message + describe_first_change(saved, plan), hint)
     store.write_json(path, asdict(plan))
     # The titles are empty, because the directories' names are enough for `albert status`.
     record_plan(out / PLAN_FILE, {f"shards/{unit.name}": "" for unit in units})

@@ -23,7 +23,7 @@ from albert_cli.data.records import (
     ShardFacts,
     ShardRecord,
     Split,
-    UnitCounts,
+    TextCounts,
 )
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardUnit
@@ -45,7 +45,7 @@ class UnitGroup:
     repetitions: int
 
     @property
-    def counts(self) -> UnitCounts:
+    def counts(self) -> TextCounts:
         """The documents, sentences and tokens that a pass uses, repetitions included."""
         return self.facts.totals[self.group] * self.repetitions
 
@@ -65,9 +65,9 @@ def iter_groups(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split
             yield UnitGroup(unit, facts, group, repetitions[group])
 
 
-def count_totals(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> dict[Split, UnitCounts]:
+def count_totals(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> dict[Split, TextCounts]:
     """Count the documents, sentences and tokens of a pass over each split."""
-    totals = dict.fromkeys(SPLITS, UnitCounts())
+    totals = dict.fromkeys(SPLITS, TextCounts())
     for split in SPLITS:
         for unit_group in iter_groups(units, results, split):
             totals[split] += unit_group.counts

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from albert_cli import executor, store
 from albert_cli.data.arrays import Flags
-from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts, ShardRecord, UnitCounts
+from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts, ShardRecord, TextCounts
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardUnit, load_vocabulary_once, tokenize_unit
 from albert_cli.data.verification import record_verified_unit
@@ -170,7 +170,7 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
 
 def _write_groups(
     staging: Path, unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_retained: Flags
-) -> tuple[dict[Group, UnitCounts], dict[Group, list[ShardRecord]]]:
+) -> tuple[dict[Group, TextCounts], dict[Group, list[ShardRecord]]]:
     """Write the unit's documents to the groups of the target; return the totals and the new shards by group.
 
     The unit's shards are mapped only while this function runs, because NFS cannot delete a mapped file.

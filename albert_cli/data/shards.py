@@ -168,10 +168,11 @@ def _raise_open_file_limit() -> int:
 class TokenCorpus:
     """The shards of one split, addressed by global token positions from 0 to `n_tokens`; no text is held in memory.
 
-    token_starts: the global position of each shard's first token, and last the total, int64 [shards + 1];
-    document_starts: the global number of each shard's first document, and last the total, int64 [shards + 1];
-    copies: number of copies of each shard, which are adjacent, int64 [shards]; first_copies: the index of each shard's
-    first copy, int64 [shards]; n_distinct_documents: number of documents if each shard is counted once.
+    * `token_starts` int64 [shards + 1]: the global position of each shard's first token, and last the total.
+    * `document_starts` int64 [shards + 1]: the global number of each shard's first document, and last the total.
+    * `copies` int64 [shards]: number of copies of each shard, which are adjacent.
+    * `first_copies` int64 [shards]: the index of each shard's first copy.
+    * `n_distinct_documents`: number of documents if each shard is counted once.
     """
 
     def __init__(

@@ -317,7 +317,7 @@ def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers
     return DepthScores(
         layers=layers,
         trained=trained,
-        behaviour=classify_convergence(distances["l2"], distances["two_back"], trained),
+        behavior=classify_convergence(distances["l2"], distances["two_back"], trained),
         l2=[round(value, 6) for value in distances["l2"]],
         two_back=[round(value, 6) for value in distances["two_back"]],
         mlm_accuracy=[round(correct[depth] / masked_tokens, 6) for depth in range(1, layers + 1)],

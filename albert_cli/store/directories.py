@@ -161,7 +161,8 @@ def remove_directory(directory: Path) -> None:
     """Delete a committed directory; a rename hides it first, so that a crash leaves no visible part of it.
 
     The directory counts as removed once it is hidden: `remove_leftovers` deletes later what cannot be deleted now. On
-    NFS this is a file that a process has mapped. Of a link, only the link is deleted.
+    NFS this is a file that a process has mapped. If the directory is a link, only the link is deleted, not
+    its target.
     """
     if directory.is_symlink():
         directory.unlink()

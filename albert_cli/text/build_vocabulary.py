@@ -49,12 +49,18 @@ _REQUIRED_TOKENS = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)  # 2: <p
 class VocabularySettings:
     """The options of a vocabulary.
 
-    size: number of tokens; cleaning: how every text is cleaned before it is encoded; sample_size: maximum number of
-    sentences to train on; character_coverage: fraction of the text's characters that get a token; seed: of the sample
-    and of the training; language: ISO 639 code for splitting into sentences; keep_zwnj: keep the zero-width non-joiner
-    (U+200C); symbols: texts that are one token, unless pieces that overlap them fit the text better; byte_fallback:
-    encode characters without a token as bytes; read: how the sources are read. Raises `ConfigError` for impossible
-    values.
+    * `size`: number of tokens.
+    * `cleaning`: how every text is cleaned before it is encoded.
+    * `sample_size`: maximum number of sentences to train on.
+    * `character_coverage`: fraction of the text's characters that get a token.
+    * `seed`: of the sample and of the training.
+    * `language`: ISO 639 code for splitting into sentences.
+    * `keep_zwnj`: keep the zero-width non-joiner (U+200C).
+    * `symbols`: texts that are one token, unless pieces that overlap them fit the text better.
+    * `byte_fallback`: encode characters without a token as bytes.
+    * `read`: how the sources are read.
+
+    Raises `ConfigError` for impossible values.
     """
 
     size: int = 30_000

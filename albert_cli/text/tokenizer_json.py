@@ -6,7 +6,7 @@ and SentencePiece's normalizer do. So the ids are equal, with four exceptions:
 
 - A literal "[MASK]" (or another special token) in a text is that token for Hugging Face and ordinary pieces here.
 - With byte fallback, a literal "<0x41>" in a text may be that byte for Hugging Face, if its characters have no token.
-- Of two segmentations with equal scores, the libraries may choose different ones under a vocabulary that another
+- If two segmentations have equal scores, the libraries may choose different ones under a vocabulary that another
   program trained, or in a text with a symbol, whose score of -0.1 is rounded (see `unigram._round_scores`).
 - Characters newer than the Unicode tables of either library may differ.
 """

@@ -117,7 +117,8 @@ def load_parent(
         if parent_sizes != _describe_sizes(model):
             raise ConfigError(
                 f"{parent.directory}: has moments of {parent_sizes}; the recipe's model has {_describe_sizes(model)}",
-                "use the data.sentence_loss and the model of that run, or warm_start.checkpoint for the weights alone",
+                "use the data.sentence_loss and the model of the run that saved the checkpoint, "
+                "or load only its weights with warm_start.checkpoint",
             )
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions, quiet=quiet)
 

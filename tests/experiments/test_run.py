@@ -304,7 +304,7 @@ def test_probe_scores_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: 
     assert deep["l2"][:4] == pytest.approx(output["layer_steps"]["l2"], rel=1e-4)
     assert deep["mlm_accuracy"][3] == pytest.approx(output["mlm_accuracy"], abs=1e-6), "the trained depth"
     assert deep["speed"][3] == 1
-    assert deep["behaviour"] in albert(*options, "--layers", 9).out
+    assert deep["behavior"] in albert(*options, "--layers", 9).out
     (short,) = json.loads(albert(*options, "--layers", 1, "--json").out)["depths"]["mlm_accuracy"]
     assert short == deep["mlm_accuracy"][0], "an early exit is the same at any depth beyond it"
 
