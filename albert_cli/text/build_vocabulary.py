@@ -52,9 +52,9 @@ class VocabularySettings:
     size: number of tokens; cleaning: how every text is cleaned before it is encoded; sample_size: maximum number of
     sentences to train on; character_coverage: fraction of the text's characters that get a token; seed: of the sample
     and of the training; language: ISO 639 code for splitting into sentences; keep_zwnj: keep the zero-width non-joiner
-    (U+200C); symbols: texts that are one token, unless pieces that overlap them fit the text better; byte_fallback:
-    encode characters without a token as bytes; read: how the sources are read. Raises `ConfigError` for impossible
-    values.
+    (U+200C); symbols: texts that become one token each, and are split only if pieces that overlap them score better;
+    byte_fallback: encode characters without a token as bytes; read: how the sources are read. Raises `ConfigError` for
+    impossible values.
     """
 
     size: int = 30_000
