@@ -177,7 +177,7 @@ def format_variants(title: str, variants: Mapping[str, VariantTiming]) -> str:
         )
         for name, timing in variants.items()
     ]
-    return console.format_table((title, "median ms", "min ms", "tokens/s", "MFU", "albert is", "loss"), rows)
+    return console.format_table((title, "median ms", "min ms", "tokens/s", "MFU", "speedup of albert", "loss"), rows)
 
 
 # ---------------------------------------------------------------- calls to time

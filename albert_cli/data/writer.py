@@ -85,7 +85,8 @@ class ShardWriter:
         self.shards: list[ShardRecord] = []  # finished shards
         self.totals = TextCounts()
         self._hashes: IO[bytes] | None = None
-        # The current shard. Each call of `add` appends an array to its offsets, which begin with 0.
+        # The current shard. Sentence offsets count tokens, document offsets count sentences. Both begin with 0, and
+        # each call of `add` appends an array. So the last offsets are the shard's totals.
         self._name = ""
         self._ids: IO[bytes] | None = None
         self._sentence_offsets = [np.zeros(1, "<u4")]
@@ -99,7 +100,7 @@ class ShardWriter:
         n_sentences = int(self._document_offsets[-1][-1])
         is_too_large = n_tokens + documents.ids.size > self.max_tokens
         if is_too_large and len(documents) > 1:
-            # The current shard takes the first of these documents, and a new shard the others.
+            # One by one, the documents fill the current shard; one that no longer fits begins a new shard.
             for document in documents.split():
                 self.add(document)
             return

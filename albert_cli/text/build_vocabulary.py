@@ -56,7 +56,7 @@ class VocabularySettings:
     * `seed`: of the sample and of the training.
     * `language`: ISO 639 code for splitting into sentences.
     * `keep_zwnj`: keep the zero-width non-joiner (U+200C).
-    * `symbols`: texts that are one token, unless pieces that overlap them fit the text better.
+    * `symbols`: texts that become one token each; they are split only if pieces that overlap them score better.
     * `byte_fallback`: encode characters without a token as bytes.
     * `read`: how the sources are read.
 

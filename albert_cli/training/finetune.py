@@ -147,12 +147,13 @@ def finetune(
     with run.write_run_status(out) as status:
         saved = run.load_saved_recipe(out, resume, FinetuneRecipe)
         if saved is not None:
-            recipe = _check_saved_run(out, saved, recipe, parents)
-        schedule.check()
+            recipe = _resume_recipe(out, saved, recipe, parents)
+        schedule.check()  # after the comparison with the saved recipe, whose error is more specific
         if saved is not None:
             finished = _load_finished(prepared, out)
             if finished is not None:
-                # Not "starting", so that the end is written, over the "running" that a killed run may have left.
+                # A killed run may have left "running" in `status.json`. `write_run_status` replaces it, unless the
+                # state is still "starting".
                 status.state = "done"
                 status.total_steps = schedule.total_steps
                 return finished
@@ -185,7 +186,7 @@ def check_run(prepared: PreparedTask, inputs: Inputs, out: Path, seed: int) -> N
     if saved is not None:
         prepared = replace(prepared, recipe=prepared.recipe.with_auto_values(inputs.num_training_examples))
         recipe = _recipe_with_steps(prepared.recipe, task_model.resolve_schedule(prepared, inputs), seed)
-        _check_saved_run(out, saved, recipe, parent_fingerprints(prepared, inputs))
+        _resume_recipe(out, saved, recipe, parent_fingerprints(prepared, inputs))  # for its errors
 
 
 def _recipe_with_steps(recipe: FinetuneRecipe, schedule: ScheduleSettings, seed: int | None) -> FinetuneRecipe:
@@ -196,10 +197,10 @@ def _recipe_with_steps(recipe: FinetuneRecipe, schedule: ScheduleSettings, seed:
     return replace(recipe, train=replace(recipe.train, seed=seed))
 
 
-def _check_saved_run(
+def _resume_recipe(
     out: Path, saved: FinetuneRecipe, recipe: FinetuneRecipe, parents: Mapping[str, str]
 ) -> FinetuneRecipe:
-    """Return the recipe with the saved value for every "auto".
+    """Return the recipe with which a saved run resumes: `recipe` with the saved value for every "auto".
 
     Raises `ConfigError` if the run in `out` was started from other checkpoints or data, or with another recipe.
     """
