@@ -118,7 +118,7 @@ def vocab(
     )
     warn_about_language(language)
     with use_cluster(cluster):
-        built = build_vocabulary.build(sources, out, settings, workers)
+        built = build_vocabulary.build_vocabulary(sources, out, settings, workers)
     console.print_result(asdict(built), build_vocabulary.format_summary(built))
 
 

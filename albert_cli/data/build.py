@@ -87,7 +87,7 @@ def build_data(
     if array_job is not None:
         return _run_array_job(out, units, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
-        write_or_check_plan(out, units)
+        check_and_write_plan(out, units)
         results = _run_units(units, workers)
         results = rewrite_all(units, results, workers)  # drops duplicates, holds out a document
         require_training_text(units, results)
@@ -111,15 +111,15 @@ def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_jo
     if any(unit.is_stream for unit in units):
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
     selected = array_job.select(units, size=lambda unit: unit.size)
-    write_or_check_plan(out, units)
+    check_and_write_plan(out, units)
     results = _run_units(selected, workers)
     return ArrayJobReport(
         out=out,
         job=str(array_job),
-        tasks=len(results),
+        units=len(results),
         bytes_read=sum(result.bytes for result in results),
-        tasks_finished=sum(unit.is_finished for unit in units),
-        tasks_total=len(units),
+        units_finished=sum(unit.is_finished for unit in units),
+        units_total=len(units),
         seconds=round(time.monotonic() - begin, 3),
     )
 
@@ -169,7 +169,7 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
 
 
 def _is_built_by(facts: DataFacts, units: Sequence[ShardUnit], workers: int) -> bool:
-    """Return whether the units would build the data that `facts` describes.
+    """Return True if the units would build the data that `facts` describes.
 
     Sources are hashed only if everything else is equal. A unit is not hashed if its files still have the signatures
     that were recorded when it was tokenized.
@@ -202,11 +202,11 @@ def make_plan(units: Sequence[ShardUnit]) -> BuildPlan:
     )
 
 
-def write_or_check_plan(out: Path, units: Sequence[ShardUnit]) -> None:
-    """Write the plan of the build, and the plan that `albert status` reads.
+def check_and_write_plan(out: Path, units: Sequence[ShardUnit]) -> None:
+    """Check the plan of an unfinished build, then write this build's plan and the plan that `albert status` reads.
 
-    Raises `BusyError` if an unfinished build in `out` has units that are not among these. Files that have changed since
-    that build began are no obstacle: their units run again.
+    Raises `BusyError` if `out` contains an unfinished build with other settings, another vocabulary, or a work unit
+    that is not in `units`. Files that have changed since that build began are no obstacle: their units run again.
     """
     plan = make_plan(units)
     path = out / _BUILD_PLAN_FILE

@@ -20,17 +20,17 @@ _MAX_UNKNOWN_RATE: Final = 0.01
 class ArrayJobReport:
     """Result of one array job.
 
-    `job` is "INDEX/COUNT", the value of `--task`. `tasks` is the number of work units that this job has tokenized or
-    found finished, and `bytes_read` is the size of their text. The build has `tasks_total` work units, of which
-    `tasks_finished` are finished.
+    `job` is "INDEX/COUNT", the value of `--task`. `units` is the number of work units that this job has tokenized or
+    found finished, and `bytes_read` is the size of their text. The build has `units_total` work units, of which
+    `units_finished` are finished.
     """
 
     out: Path
     job: str
-    tasks: int
+    units: int
     bytes_read: int
-    tasks_finished: int
-    tasks_total: int
+    units_finished: int
+    units_total: int
     seconds: float
 
     def to_json(self) -> dict[str, object]:
@@ -40,8 +40,8 @@ class ArrayJobReport:
     def format(self) -> str:
         """Format the report as one line."""
         volume = _format_volume(self.bytes_read, self.seconds)
-        finished = f"{self.tasks_finished} of {self.tasks_total} work units are finished"
-        return f"{self.out}: job {self.job}, {self.tasks} work units, {volume}; {finished}"
+        finished = f"{self.units_finished} of {self.units_total} work units are finished"
+        return f"{self.out}: job {self.job}, {self.units} work units, {volume}; {finished}"
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 An example is a function of the seed and of the example's index. A pass divides the whole corpus, across documents, into
 strides, and visits them in random order. A stride has as many tokens as a sequence without its special tokens. In each
 stride one token is the anchor of an example: the example consists of the anchor's sentence and of neighboring
-sentences. A coin decides if the following or the preceding ones come first. A random phase shifts the anchors of each
-pass, so all inner tokens of a long document are covered equally often. Tokens that are less than a sequence length from
-the start or end of the document are covered 0.5 to 1.5 times as often. A document shorter than a sequence is sampled in
-proportion to its length.
+sentences. A random bit for each example decides whether the following or the preceding ones are added first. A random
+phase shifts the anchors of each pass, so the inner tokens of a long document are covered equally often. Tokens less
+than one sequence length from the document's ends are covered 0.5 to 1.5 times as often. A document shorter than a
+sequence is sampled in proportion to its length.
 
 Memory does not grow with the corpus: the order of the strides is a permutation that is computed from the seed, and
 bisection finds sentences and documents in the shards' offsets, which stay on disk.

@@ -176,7 +176,7 @@ class BuildPlan:
         return dict(zip(self.names, files, strict=True))
 
     def contains(self, other: BuildPlan) -> bool:
-        """Return whether this plan has the same settings as another plan, and all of its work units.
+        """Return True if this plan has the same settings as another plan, and all of its work units.
 
         Work units are equal if their names and files are; the content of the files is not compared.
         """
@@ -248,7 +248,7 @@ def require_data_directory(directory: Path) -> None:
     """Raise `CheckpointError` if a path is not a complete data directory; its content is not verified."""
     hint = "build one with: albert data SOURCE --vocab DIR --out DIR"
     if not directory.is_dir():
-        raise CheckpointError(*store.explain_no_directory(directory, hint))
+        raise CheckpointError(*store.no_directory_message(directory, hint))
     manifest = store.read_manifest(directory)
     if manifest is not None and manifest.kind == "data":
         return

@@ -158,10 +158,11 @@ def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
 
 
 def _decide(condition: Condition, bound: float, low: float, high: float) -> Verdict:
-    """Return the verdict for a mean with the confidence bounds `low` and `high`.
+    """Return the verdict for a mean with the confidence interval from `low` to `high`.
 
-    The condition holds if both are beyond `bound`, by however little. Otherwise the difference is not certain, and the
-    condition fails if neither is more than `condition.smallest_difference` beyond `bound`.
+    The condition "above" holds if the whole interval is above `bound`. It fails if the interval is not, and ends at or
+    below `bound` + `condition.smallest_difference`. In all other cases it is undecided (`NOISY`). For "below", the
+    directions are reversed. "equal" holds if the interval is only `bound`, and fails if `bound` is outside of it.
     """
     match condition.must:
         case "above":

@@ -96,7 +96,8 @@ class ProbeScores:
                 "minimal_pairs_accuracy": self.minimal_pairs.accuracy,
                 "minimal_pairs_preference": self.minimal_pairs.preference,
             }
-            # An estimate is the score of all pairs, and then a score without each jackknife group (`uncertainty`).
+            # Item 0 of an estimate is the score of all pairs, item 1 + i the score without jackknife group i
+            # (`uncertainty`).
             values |= {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
             without_groups = {
                 name: np.round(estimate[1:], 8).tolist()

@@ -82,7 +82,7 @@ def find_parent(warm_start: WarmStart) -> Path:
     """Return the directory of the checkpoint to start from; raise `CheckpointError` if it does not exist."""
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
-        raise CheckpointError(*store.explain_no_directory(Path(warm_start.continues), hint))
+        raise CheckpointError(*store.no_directory_message(Path(warm_start.continues), hint))
     name = warm_start.continues or warm_start.checkpoint  # exactly one is set
     return hub.find_checkpoint(str(name))
 

@@ -195,7 +195,7 @@ def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_fi
     from albert_cli.text.build_vocabulary import VocabularySettings
 
     other_vocabulary = tmp_path / "other"
-    build_vocabulary.build(
+    build_vocabulary.build_vocabulary(
         [str(documents_file)], other_vocabulary, VocabularySettings(size=300, seed=1, sample_size=400)
     )
     parent = create_checkpoint(tmp_path / "parent", other_vocabulary)
