@@ -93,9 +93,9 @@ def evaluate_with_controls(runs: TaskRuns, inputs: Inputs) -> ScoredResult | Eva
         highest_control_score = max(evaluation.scores_by_seed.values())
         summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
         control_results[name] = ControlResult(**summary, every_seed_above=lowest_score > highest_control_score)
-        if isinstance(inputs.dev, PairFeatures):
+        if isinstance(inputs.dev_features, PairFeatures):
             control_predictions = read_predictions_by_seed(task, control.out, evaluation, len(inputs.dev_examples))
-            difference = compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)
+            difference = compare_predictions(result.metric, inputs.dev_features.gold, predictions, control_predictions)
             if difference is not None:
                 differences[name] = difference
     result = result.model_copy(update={"controls": control_results, "differences": differences})

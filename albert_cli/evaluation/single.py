@@ -115,12 +115,12 @@ def _add_baseline_difference(
 
     The result is unchanged if no linear model was trained, and for tasks that do not classify whole inputs.
     """
-    if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
+    if result.best_baseline is None or not isinstance(inputs.dev_features, PairFeatures):
         return result
     name, _ = result.best_baseline
     predictions = read_predictions_by_seed(prepared.task, out, result, len(inputs.dev_examples))
     baseline_predictions = {seed: baselines[name].predictions for seed, baselines in baselines_by_seed.items()}
-    difference = compare_predictions(result.metric, inputs.dev.gold, predictions, baseline_predictions)
+    difference = compare_predictions(result.metric, inputs.dev_features.gold, predictions, baseline_predictions)
     if difference is None:
         return result
     return result.model_copy(update={"differences": {CLASSICAL: difference}})

@@ -170,7 +170,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
         model=task.load(prepared.checkpoint).eval(),
         task=task,
         examples=inputs.dev_examples,
-        features=inputs.dev,
+        features=inputs.dev_features,
         origin=f"{task.title} {task.dev_splits[0]}",
         has_scores=True,
     )

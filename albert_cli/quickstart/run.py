@@ -58,7 +58,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 
     started = time.monotonic()
     report = out / "report.html"
-    steps = ("vocabulary", "data", "pretrain", *(f"scores/{count}" for count in plan.labels), report.name)
+    steps = ("vocabulary", "data", "pretrain", *(f"scores/{count}" for count in plan.label_counts), report.name)
     with store.lock(out):
         is_resumed = _has_output(out)
         _require_same_plan(out, plan)
@@ -68,8 +68,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
                 corpus_facts = load_or_write_bundled(out, plan.bundled)
                 plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
             pretraining = _pretrain(run, out, plan, device)
-            # `plan.labels` are numbers of labeled training examples.
-            evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
+            evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.label_counts}
             examples = _fill_masks(run, out, plan, device)
             run("report", "--out", report, "--", out)
             result = {
@@ -99,6 +98,8 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     path = out / PLAN_FILE
     public_plan = replace(plan, text=tuple(map(hide_secrets, plan.text)))
     values = json.loads(json.dumps(asdict(public_plan)))  # JSON has lists instead of tuples
+    # The key `labels` is that of earlier versions, whose quickstarts can be resumed.
+    values = {"labels" if key == "label_counts" else key: value for key, value in values.items()}
     if not _has_output(out):
         store.write_json(path, values)
     elif not path.is_file():

@@ -260,9 +260,9 @@ def test_load_inputs_both_orders_doubles_the_pairs(prepared: PreparedTask, finis
     overrides = (*OVERRIDES[2:], 'table.text_pair="text_pair"', "schedule.epochs=4", "data.both_orders=true")
     both = prepare("table", str(finished), str(tmp_path), overrides, "cpu")
     inputs, size = both.load_inputs(), len(rows)
-    features = inputs.train
+    features = inputs.train_features
     assert isinstance(features, PairFeatures)
-    assert (len(features), len(inputs.train_examples), len(inputs.dev)) == (2 * size, size, size)
+    assert (len(features), len(inputs.train_examples), len(inputs.dev_features)) == (2 * size, size, size)
     for i in range(size):
         original, swapped = (features.batch(np.array([k]))[0] for k in (i, size + i))
         first, second = (original.ids[1:][original.segment_ids[1:] == k].tolist() for k in (0, 1))
