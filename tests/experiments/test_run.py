@@ -372,14 +372,14 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-SCALES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in SCALES)
+SCALE_TABLES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in SCALES)
 
 
 def counted(folder: Path, *shapes: str) -> ExperimentPlan:
     """Return the plan of an experiment that counts some shapes."""
     names = ", ".join(f'{shape} = {{ title = "{shape}", shape = "{shape}" }}' for shape in shapes)
     path = folder / "counted.toml"
-    path.write_text(f'title = "T"\nsource = "S"\nvariants = {{ {names} }}\n{SCALES}')
+    path.write_text(f'title = "T"\nsource = "S"\nvariants = {{ {names} }}\n{SCALE_TABLES}')
     return make_plan(recipe.load_experiment(str(path)), ExperimentRequest("smoke", folder / "out", nproc=2))
 
 
