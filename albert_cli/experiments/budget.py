@@ -13,10 +13,10 @@ from typing import Final
 from albert_cli import console
 from albert_cli.counting.costs import format_bytes, format_three_digits
 from albert_cli.errors import ConfigError
+from albert_cli.experiments.experiment import PaperClaim, ScaleName, split_reference
 from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK
 from albert_cli.experiments.metrics import EXACT, list_tasks
 from albert_cli.experiments.plan import Cost, ExperimentPlan, Stage, VariantRun, add_dependencies
-from albert_cli.experiments.recipe import PaperClaim, ScaleName, split_reference
 from albert_cli.formatting import count_of, suggest
 
 # The plan's hours are printed for one device, and also for these numbers of devices.

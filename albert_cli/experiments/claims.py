@@ -1,11 +1,11 @@
 """Test the paper's claims against measured values.
 
 The verdicts are: holds, does not hold at this scale, too noisy to tell, not learned at this scale, and not measured.
-A condition of a claim compares a measured quantity, its left side, with a bound (`recipe.Condition`). The left side has
-one value per seed. The one-sided confidence bounds of the mean over seeds decide if the condition holds. They combine
-two errors: the spread of the seeds (Student's t), and the jackknife error of the mean (`uncertainty`). A score has a
-jackknife error because all seeds are scored on the same limited number of examples, and a time has one because the
-speed of a run varies. A single seed has no spread, so it decides nothing. Counts have no error. A claim about what
+A condition of a claim compares a measured quantity, its left side, with a bound (`experiment.Condition`). The left side
+has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the condition holds. They
+combine two errors: the spread of the seeds (Student's t), and the jackknife error of the mean (`uncertainty`). A score
+has a jackknife error because all seeds are scored on the same limited number of examples, and a time has one because
+the speed of a run varies. A single seed has no spread, so it decides nothing. Counts have no error. A claim about what
 models learn is decided only if its models have learned.
 """
 
@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from albert_cli.experiments.recipe import Condition, PaperClaim, split_reference
+from albert_cli.experiments.experiment import Condition, PaperClaim, split_reference
 from albert_cli.experiments.uncertainty import JackknifeEstimate, jackknife_error
 from albert_cli.formatting import finite_or_none
 

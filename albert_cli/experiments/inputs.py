@@ -19,8 +19,8 @@ from albert_cli import config, store
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError, InputError, MissingDataError
 from albert_cli.evaluation.verify import find_task_data
+from albert_cli.experiments.experiment import ExperimentScale
 from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
-from albert_cli.experiments.recipe import ExperimentScale
 from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE, SENTENCE_WORDS
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.data_files import match_case

@@ -21,10 +21,10 @@ from pydantic import BaseModel
 from albert_cli.counting.activations import activation_bytes
 from albert_cli.counting.costs import GPU_SETUP
 from albert_cli.experiments.claims import CheckedClaim, Values, check_claim
+from albert_cli.experiments.experiment import PaperTable
 from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK
 from albert_cli.experiments.metrics import list_tasks
 from albert_cli.experiments.plan import ExperimentPlan, Stage, VariantRun
-from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import (
     CountResult,
     PretrainOutput,
@@ -157,7 +157,7 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             task_titles |= _task_titles(task, measured)
         for metric, estimate in (_measure_run(plan, run) | _summarize_tasks(run, tasks)).items():
             values[run.variant].setdefault(metric, {})[run.seed] = estimate
-        probe = read_result(plan, run.probe, StageRecord[ProbeResult])
+        probe = read_result(plan.request, run.probe, StageRecord[ProbeResult])
         if probe is not None:
             for measure, distances in probe.layer_steps.items():
                 layer_distances.setdefault(run.variant, {}).setdefault(measure, []).append(distances)
@@ -166,7 +166,7 @@ def read_outcome(plan: ExperimentPlan) -> Outcome:
             for name, curve in heldout_curves.items():
                 curves.setdefault(run.variant, {}).setdefault(name, []).append(curve)
         # The record shows if the run diverged; its result, of any type, is not needed.
-        record = read_record(plan, run.pretrain, StageRecord[BaseModel])
+        record = read_record(plan.request, run.pretrain, StageRecord[BaseModel])
         if record is not None and record.diverged:
             diverged[run.variant] += 1
     compared = {metric for claim in plan.claims for metric in claim.metrics}
@@ -194,7 +194,7 @@ def _check_times(plan: ExperimentPlan) -> dict[str, str]:
     """Return the reason why training times are not compared; empty if all were measured on the same device."""
     # The measured speeds determine the steps of runs that match the time of another run.
     timed = [*plan.speeds, *(run.pretrain for run in plan.runs if run.recipe is not None)]
-    records = [read_record(plan, stage, StageRecord[BaseModel]) for stage in timed]
+    records = [read_record(plan.request, stage, StageRecord[BaseModel]) for stage in timed]
     devices = {record.device or "an unknown device" for record in records if record is not None and not record.diverged}
     if len(devices) < 2:
         return {}
@@ -215,7 +215,7 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
     if run.pretrain is None:
         return {}
     if run.pretrain.kind == "count":
-        counted = read_result(plan, run.pretrain, StageRecord[CountResult])
+        counted = read_result(plan.request, run.pretrain, StageRecord[CountResult])
         if counted is None:
             return {}
         model = counted.models[0]
@@ -231,12 +231,12 @@ def _measure_run(plan: ExperimentPlan, run: VariantRun) -> dict[str, JackknifeEs
         # Counted, not measured: the bytes that a GPU saves for the backward pass of one sequence.
         length = run.recipe.data.max_seq_length
         metrics["activation_bytes"] = exact_value(activation_bytes(run.recipe.model, length, GPU_SETUP))
-    trained = read_result(plan, run.pretrain, StageRecord[PretrainOutput])
+    trained = read_result(plan.request, run.pretrain, StageRecord[PretrainOutput])
     if trained is not None:
         metrics["steps"] = exact_value(trained.steps)
         metrics["total_seconds"] = exact_value(trained.seconds)
         metrics["seconds"] = jackknife_time(trained.seconds, trained.steps, plan.directory(run.pretrain))
-    probe = read_result(plan, run.probe, StageRecord[ProbeResult])
+    probe = read_result(plan.request, run.probe, StageRecord[ProbeResult])
     return metrics | (_measure_probe(probe) if probe else {})
 
 
@@ -273,7 +273,7 @@ def _measure_tasks(plan: ExperimentPlan, run: VariantRun) -> dict[str, _TaskMeas
 
 def _measure_minimal_pairs(plan: ExperimentPlan, task: str, stage: Stage) -> _TaskMeasurement | None:
     """Return the preference for acceptable sentences, which a probe measured; None without a result."""
-    probe = read_result(plan, stage, StageRecord[ProbeResult])
+    probe = read_result(plan.request, stage, StageRecord[ProbeResult])
     if probe is None:
         return None
     preference = _measure_probe(probe)["minimal_pairs_preference"]
@@ -283,7 +283,7 @@ def _measure_minimal_pairs(plan: ExperimentPlan, task: str, stage: Stage) -> _Ta
 
 def _measure_task(plan: ExperimentPlan, task: str, stage: Stage) -> _TaskMeasurement | None:
     """Return the scores of the fine-tuned models; None without a result."""
-    result = read_result(plan, stage, StageRecord[TaskScoreRecord])
+    result = read_result(plan.request, stage, StageRecord[TaskScoreRecord])
     if result is None:
         return None
     score = result.root

@@ -30,10 +30,10 @@ from albert_cli.experiments.claims import (
     Finding,
     Verdict,
 )
+from albert_cli.experiments.experiment import PaperTable
 from albert_cli.experiments.metrics import EXACT, METRICS, is_score
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentPlan, Stage
-from albert_cli.experiments.recipe import PaperTable
 from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.formatting import format_command
 from albert_cli.report import figures
@@ -388,7 +388,7 @@ def _tabulate_stages(plan: ExperimentPlan) -> Table:
 
 def _format_time(plan: ExperimentPlan, stage: Stage) -> str:
     """Return the time of a stage; "" if it is not finished."""
-    record = read_record(plan, stage, StageRecord[TimedResult])
+    record = read_record(plan.request, stage, StageRecord[TimedResult])
     if record is None:
         return ""
     seconds = record.seconds

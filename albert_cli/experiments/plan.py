@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from albert_cli.experiments.recipe import Experiment, ExperimentScale, PaperClaim, ScaleName
+from albert_cli.experiments.experiment import Experiment, ExperimentScale, PaperClaim, ScaleName
 from albert_cli.formatting import format_command
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 
@@ -76,6 +76,10 @@ class ExperimentRequest:
     def directory(self, stage: Stage) -> Path:
         """Return the directory that a stage writes."""
         return self.stage_folder / stage.id
+
+    def result_path(self, stage: Stage) -> Path:
+        """Return the result file of a stage, which exists once the stage is finished."""
+        return self.stage_folder / f"{stage.id}.json"
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ class ExperimentPlan:
 
     def result_path(self, stage: Stage) -> Path:
         """Return the result file of a stage, which exists once the stage is finished."""
-        return self.request.stage_folder / f"{stage.id}.json"
+        return self.request.result_path(stage)
 
     def is_finished(self, stage: Stage) -> bool:
         """Return True if the stage has its result file."""

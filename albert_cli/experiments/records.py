@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from albert_cli import store
-from albert_cli.experiments.plan import ExperimentPlan, Stage
+from albert_cli.experiments.plan import ExperimentRequest, Stage
 
 ResultT = TypeVar("ResultT", bound=BaseModel)
 
@@ -106,15 +106,17 @@ class ProbeResult(_PrintedResult):
 
 
 def read_record(
-    plan: ExperimentPlan, stage: Stage | None, record_type: type[StageRecord[ResultT]]
+    request: ExperimentRequest, stage: Stage | None, record_type: type[StageRecord[ResultT]]
 ) -> StageRecord[ResultT] | None:
     """Read a stage's result file; return None if there is no stage or it is not finished."""
-    if stage is None or not plan.is_finished(stage):
+    if stage is None or not request.result_path(stage).is_file():
         return None
-    return store.read_record(plan.result_path(stage), record_type)
+    return store.read_record(request.result_path(stage), record_type)
 
 
-def read_result(plan: ExperimentPlan, stage: Stage | None, record_type: type[StageRecord[ResultT]]) -> ResultT | None:
+def read_result(
+    request: ExperimentRequest, stage: Stage | None, record_type: type[StageRecord[ResultT]]
+) -> ResultT | None:
     """Read the JSON that a stage's command printed; return None if the stage is missing, unfinished or diverged."""
-    record = read_record(plan, stage, record_type)
+    record = read_record(request, stage, record_type)
     return record.result if record else None

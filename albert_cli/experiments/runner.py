@@ -247,7 +247,7 @@ def _finished_seconds(plan: ExperimentPlan) -> dict[StageKind, list[float]]:
     """Return the seconds of all finished stages by kind."""
     seconds = defaultdict[StageKind, list[float]](list)
     for stage in plan.stages.values():
-        record = read_record(plan, stage, StageRecord[TimedResult])
+        record = read_record(plan.request, stage, StageRecord[TimedResult])
         if record is not None:
             seconds[stage.kind].append(record.seconds)
     return seconds

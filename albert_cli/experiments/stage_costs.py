@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from albert_cli.counting import costs
+from albert_cli.experiments.experiment import ExperimentScale
 from albert_cli.experiments.inputs import load_task_recipe
 from albert_cli.experiments.plan import Cost
-from albert_cli.experiments.recipe import ExperimentScale
 from albert_cli.model.config import ModelConfig
 from albert_cli.tasks.registry import TASKS
 from albert_cli.training.pretrain_recipe import PretrainRecipe

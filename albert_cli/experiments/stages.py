@@ -19,6 +19,7 @@ from albert_cli.counting import costs
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.records import read_data_facts
 from albert_cli.errors import ConfigError
+from albert_cli.experiments.experiment import SCALES, Experiment, ExperimentScale
 from albert_cli.experiments.inputs import (
     MINIMAL_PAIRS_TASK,
     DataInput,
@@ -41,7 +42,7 @@ from albert_cli.experiments.plan import (
     add_dependencies,
     create_stage,
 )
-from albert_cli.experiments.recipe import SCALES, Experiment, ExperimentScale, load_experiment
+from albert_cli.experiments.recipe import load_experiment
 from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
 from albert_cli.experiments.stage_costs import fine_tuning_cost, pretraining_cost
 from albert_cli.formatting import format_toml_value
@@ -255,8 +256,7 @@ class _Planner:
 
     def _read_speed(self, name: str) -> float | None:
         """Return a variant's measured seconds per step; None before the measurement."""
-        plan = ExperimentPlan(self.experiment, self.request, ())  # for the paths of result files only
-        result = read_result(plan, self.plan_speed(name), StageRecord[SpeedResult])
+        result = read_result(self.request, self.plan_speed(name), StageRecord[SpeedResult])
         return result.recipe_step.seconds if result else None
 
     # ------------------------------------------------------------ probes and tasks

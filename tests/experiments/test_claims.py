@@ -21,7 +21,7 @@ from albert_cli.experiments.claims import (
     check_claim,
     check_condition,
 )
-from albert_cli.experiments.recipe import Condition, PaperClaim
+from albert_cli.experiments.experiment import Condition, PaperClaim
 from albert_cli.experiments.uncertainty import (
     JackknifeEstimate,
     exact_value,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from albert_cli.experiments import recipe
+from albert_cli.experiments.experiment import ScaleName
 from albert_cli.experiments.plan import ExperimentRequest, Stage
-from albert_cli.experiments.recipe import ScaleName
 from albert_cli.experiments.stages import make_plan
 from tests.helpers.experiments import finish_stage
 from tests.helpers.unprivileged import print_as_nobody

@@ -14,6 +14,7 @@ import pytest
 from albert_cli.counting.paper import find_paper_figure, paper_count
 from albert_cli.experiments import outcome, pages, recipe
 from albert_cli.experiments.claims import HOLDS, NOISY
+from albert_cli.experiments.experiment import Condition, PaperClaim
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage
 from albert_cli.experiments.stages import make_plan
 from albert_cli.tasks.registry import paper_metric_names
@@ -206,7 +207,7 @@ def test_task_scores_on_few_examples_are_noisy(
     value: str, bound: float, examples: int | None, verdict: str, tmp_path: Path
 ) -> None:
     """Without predictions the error of a score is unknown."""
-    claim = recipe.PaperClaim("", "", "", (recipe.Condition(f"with.{value}", "above", bound),))
+    claim = PaperClaim("", "", "", (Condition(f"with.{value}", "above", bound),))
     experiment = dataclasses.replace(recipe.load_experiment("dropout"), claims=(claim,))
     plan = make_plan(experiment, ExperimentRequest("paper", tmp_path, seeds=2, dry_run=True))
     for task, stage in ((task, stage) for run in plan.runs for task, stage in run.tasks.items()):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from albert_cli.experiments import pages, recipe
 from albert_cli.experiments.claims import CheckedClaim, Finding
+from albert_cli.experiments.experiment import Condition, PaperClaim
 from albert_cli.experiments.outcome import Outcome
 from albert_cli.experiments.plan import ExperimentRequest
-from albert_cli.experiments.recipe import Condition, PaperClaim
 from albert_cli.experiments.stages import make_plan
 from tests.helpers.markdown import find_table
 

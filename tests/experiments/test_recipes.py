@@ -17,6 +17,7 @@ from albert_cli.errors import ConfigError
 from albert_cli.experiments import recipe
 from albert_cli.experiments.budget import Decidability, describe_plan, judge_decidability
 from albert_cli.experiments.claims import HOLDS, check_claim
+from albert_cli.experiments.experiment import SCALES, Condition, PaperClaim, ScaleName
 from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.stages import make_plan
@@ -41,12 +42,12 @@ def test_validate_accepts_an_experiment(name: str) -> None:
 
 
 @functools.cache
-def planned(name: str, scale: recipe.ScaleName) -> ExperimentPlan:
+def planned(name: str, scale: ScaleName) -> ExperimentPlan:
     return make_plan(recipe.load_experiment(name), ExperimentRequest(scale, Path("out"), dry_run=True))
 
 
-@pytest.mark.parametrize("scale", recipe.SCALES)
-def test_plan_at_every_scale_is_complete(scale: recipe.ScaleName) -> None:
+@pytest.mark.parametrize("scale", SCALES)
+def test_plan_at_every_scale_is_complete(scale: ScaleName) -> None:
     for name in recipe.experiment_names():
         plan = planned(name, scale)
         description = describe_plan(plan)
@@ -64,8 +65,8 @@ def test_plan_at_every_scale_is_complete(scale: recipe.ScaleName) -> None:
                 assert compared <= set(plan.variants), claim.statement
 
 
-@pytest.mark.parametrize("scale", recipe.SCALES)
-def test_task_changes_of_every_scale_are_valid(scale: recipe.ScaleName) -> None:
+@pytest.mark.parametrize("scale", SCALES)
+def test_task_changes_of_every_scale_are_valid(scale: ScaleName) -> None:
     for name in recipe.experiment_names():
         plan = planned(name, scale)
         for task in set(plan.scale.tasks) - {MINIMAL_PAIRS_TASK}:
@@ -97,7 +98,7 @@ def test_each_variant_has_its_own_color() -> None:
 
 
 @pytest.mark.parametrize(("scale", "devices", "minutes"), [("mini", 2, 20), ("h200", 1, 40)])
-def test_mini_and_h200_plans_are_within_their_minutes(scale: recipe.ScaleName, devices: int, minutes: int) -> None:
+def test_mini_and_h200_plans_are_within_their_minutes(scale: ScaleName, devices: int, minutes: int) -> None:
     longer = {"long-inputs": 72, "embedding": 25, "squad-race": 30, "glue": 25}  # minutes
     for name in recipe.experiment_names():
         limit = longer.get(name, minutes) if scale == "mini" else minutes
@@ -138,7 +139,7 @@ def test_plan_includes_the_cost_of_runs_not_selected() -> None:
     pretrainings = [stage.cost for stage in plan.stages.values() if stage.kind == "pretrain"]
     assert len(pretrainings) == 8
     assert description.totals.flops == sum(cost.flops for cost in pretrainings if cost)
-    claim = recipe.PaperClaim("", "", "", (recipe.Condition("l12.mlm_accuracy", "above", 0.5),))
+    claim = PaperClaim("", "", "", (Condition("l12.mlm_accuracy", "above", 0.5),))
     assert judge_decidability(plan, claim).device_hours == pytest.approx(description.totals.device_hours)
     assert {run.variant for run in select("distillation", "distilled").unmeasured} == {"teacher"}
 
@@ -188,7 +189,7 @@ def test_given_speeds_determine_matched_steps() -> None:
 
 
 def test_squad_race_trains_its_tasks_at_every_scale() -> None:
-    for scale in recipe.SCALES:
+    for scale in SCALES:
         assert planned("squad-race", scale).scale.tasks == ("squad1", "squad2", "race"), scale
 
 
@@ -249,7 +250,7 @@ def test_plan_lists_decidable_claims_with_their_cost(tmp_path: Path) -> None:
 
 def test_claim_about_a_skipped_task_is_undecidable() -> None:
     plan = make_plan(recipe.load_experiment("overall"), ExperimentRequest("paper", Path("out"), seeds=2, dry_run=True))
-    claim = recipe.PaperClaim("", "", "", (recipe.Condition("large.task_squad1_f1", "above", 0.5),))
+    claim = PaperClaim("", "", "", (Condition("large.task_squad1_f1", "above", 0.5),))
     assert not judge_decidability(plan, claim).reason
     plan = dataclasses.replace(plan, skipped={"squad1": "no such file"})
     assert "--tasks" in judge_decidability(plan, claim).reason
@@ -257,8 +258,8 @@ def test_claim_about_a_skipped_task_is_undecidable() -> None:
 
 def judge(plan: ExperimentPlan, *values: str) -> str:
     """Return the reason why the plan cannot decide a claim about these values, `VARIANT.METRIC`."""
-    conditions = tuple(recipe.Condition(value, "above", 0.5) for value in values)
-    return judge_decidability(plan, recipe.PaperClaim("", "", "", conditions)).reason
+    conditions = tuple(Condition(value, "above", 0.5) for value in values)
+    return judge_decidability(plan, PaperClaim("", "", "", conditions)).reason
 
 
 def test_claim_about_a_variant_outside_the_plan_is_undecidable() -> None:
@@ -374,7 +375,7 @@ def claiming(*conditions: dict[str, object], **more: object) -> dict[str, object
 )
 def test_invalid_experiment_is_rejected(change: dict[str, object], message: str) -> None:
     scale = {"about": "", "base": "mini/docs"}
-    values = {"title": "T", "source": "S", "scales": dict.fromkeys(recipe.SCALES, scale)}
+    values = {"title": "T", "source": "S", "scales": dict.fromkeys(SCALES, scale)}
     with pytest.raises(ConfigError) as error:
         recipe.parse_experiment({**values, "variants": {"a": {"title": "A"}}, **change}, "mine")
     assert message in f"{error.value} {error.value.hint}"

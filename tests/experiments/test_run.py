@@ -23,6 +23,7 @@ from albert_cli.array_jobs import ArrayJob
 from albert_cli.cli.app import invoke
 from albert_cli.errors import BusyError, ConfigError, InputError, Interrupted, LockedError
 from albert_cli.experiments import outcome, pages, recipe, runner
+from albert_cli.experiments.experiment import SCALES
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest
 from albert_cli.experiments.probe import classify_convergence
 from albert_cli.experiments.runner import run_stages
@@ -371,7 +372,7 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-SCALES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in recipe.SCALES)
+SCALES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in SCALES)
 
 
 def counted(folder: Path, *shapes: str) -> ExperimentPlan:
