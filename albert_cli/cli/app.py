@@ -167,7 +167,7 @@ def translate_error(error: BaseException) -> AlbertError | None:
         reason = str(error).strip().partition("\n")[0] or "nothing is left"  # a `MemoryError` has no message
         hint = (
             "in training, use -s train.checkpoint_activations=true, or lower -s batch.micro_tokens "
-            "(train.micro_batch_size if the recipe has none), which changes dropout and needs a new --out"
+            "(train.micro_batch_size if the recipe has none), which samples other dropout masks and needs a new --out"
         )
         return AlbertError(f"out of memory: {reason}", hint)
     translated = from_os_error(error)

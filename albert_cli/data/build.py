@@ -88,10 +88,10 @@ def build_data(
         return _run_array_job(out, units, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
         check_and_write_plan(out, units)
-        results = _run_units(units, workers)
-        results = rewrite_all(units, results, workers)  # drops duplicates, holds out a document
-        require_training_text(units, results)
-        facts = publish_data(out, units, results, vocabulary)
+        unit_facts = _run_units(units, workers)
+        unit_facts = rewrite_all(units, unit_facts, workers)  # drops duplicates, holds out a document
+        require_training_text(units, unit_facts)
+        facts = publish_data(out, units, unit_facts, vocabulary)
         _remove_plans(out)
         record_verified_data(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
     warn_missing_pairs(facts.totals["train"])
@@ -112,12 +112,12 @@ def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_jo
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
     selected = array_job.select(units, size=lambda unit: unit.size)
     check_and_write_plan(out, units)
-    results = _run_units(selected, workers)
+    unit_facts = _run_units(selected, workers)
     return ArrayJobReport(
         out=out,
         job=str(array_job),
-        units=len(results),
-        bytes_read=sum(result.bytes for result in results),
+        units=len(unit_facts),
+        bytes_read=sum(facts.bytes for facts in unit_facts),
         units_finished=sum(unit.is_finished for unit in units),
         units_total=len(units),
         seconds=round(time.monotonic() - begin, 3),

@@ -41,13 +41,13 @@ def parse_controls(text: str | None) -> tuple[str, ...]:
 
 
 def prepare_controls(
-    name: str, prepared: PreparedTask, out: Path, opened: OpenCheckpoints, add: AddIntermediate
+    name: str, prepared: PreparedTask, out: Path, opened: OpenCheckpoints, add_encoder: AddIntermediate
 ) -> dict[str, TaskRuns]:
     """Return the runs of each control, in folders of the task's `out`.
 
-    If the recipe has an intermediate task, the control starts from its own model of that task, which `add` adds. If
-    this model diverges, the control's runs have diverged, too. Raises `ConfigError` if the task is only scored, or if
-    the weights of step 0 were not saved.
+    If the recipe has an intermediate task, the control starts from a separate model of that task, which `add_encoder`
+    adds. If this model diverges, the control's runs have diverged, too. Raises `ConfigError` if the task is only
+    scored, or if the weights of step 0 were not saved.
     """
     request = prepared.request
     if request.controls and not prepared.needs_training:
@@ -61,7 +61,7 @@ def prepare_controls(
         control_task = prepare_evaluation(name, replace(request, overrides=overrides, controls=()), opened)
         runs = TaskRuns(name, control_task, out / CONTROLS_FOLDER / control)
         try:
-            runs = add(runs, out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control)
+            runs = add_encoder(runs, out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control)
         except DivergedError as error:
             runs = runs.with_diverged_intermediate(error)
         controls[control] = runs

@@ -62,6 +62,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
     with store.lock(out):
         is_resumed = _has_output(out)
         _require_same_plan(out, plan)
+        # `albert status` lists the steps by their paths; "" is no other title.
         with recorded_plan(out / WORK_PLAN_FILE, dict.fromkeys(steps, "")):
             corpus_facts: JsonObject = {"source": ", ".join(map(hide_secrets, plan.text))}
             if plan.bundled is not None:
@@ -123,7 +124,7 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, *language, "--", *plan.text)
     if data_facts["totals"]["heldout"]["documents"] == 0:
         console.warn(
-            "nothing is held out, because the text is one document, or copies of one, so there is no held-out MLM "
+            "the text is a single document, or copies of one, so nothing is held out and there is no held-out MLM "
             "loss: divide the text into documents by blank lines, or use several files"
         )
     _warn_about_table(data, plan)
@@ -193,7 +194,7 @@ def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list
 
 
 def _max_positions(out: Path) -> int:
-    """Return the maximum number of tokens in a text of the pretrained model."""
+    """Return the maximum number of tokens in an input of the pretrained model."""
     return ModelConfig.read(hub.find_checkpoint(str(out / "pretrain")) / "config.json").max_position_embeddings
 
 
@@ -201,7 +202,7 @@ def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary, max_length: int
     """Yield (text with one word masked, the word as the vocabulary spells it) for the suitable texts.
 
     A text is suitable if its number of words is in `_EXAMPLE_WORDS`, if it has at most `max_length` tokens, and if the
-    word that a hash chooses is one token, because the model guesses tokens.
+    word that a hash chooses has only letters and is one known token, because the model guesses tokens.
     """
     for text in texts:
         words = text.split()

@@ -13,7 +13,7 @@ from torch import Tensor
 from albert_cli.model.block import block, self_attention
 from albert_cli.model.encoder import Encoder, make_weight_getter
 from albert_cli.model.packing import PackedTokens, pack
-from tests.helpers.shapes import TINY, assert_half_is_close, random_batch
+from tests.helpers.shapes import TINY, assert_bf16_is_close, random_batch
 
 CPU = torch.device("cpu")
 HEADS, SIZE = 2, 8
@@ -110,4 +110,4 @@ def test_block_in_any_precision_returns_its_dtype(
 
 def test_block_half_precision_is_close_to_fp32() -> None:
     encoder = Encoder(replace(TINY, num_hidden_layers=6, initializer_range=0.1))
-    assert_half_is_close(encoder, random_batch((20, 3, 11)))
+    assert_bf16_is_close(encoder, random_batch((20, 3, 11)))
