@@ -1,8 +1,8 @@
 """Divide work among the jobs of a Slurm or Kubernetes array (`--task`).
 
 A job's part of the work depends on its index and on the number of jobs. If only some jobs of a Slurm array are
-submitted again, Slurm reports the number of these jobs. The first submission therefore records the size of the whole
-array in the output directory.
+submitted again, Slurm reports the number of these jobs. The first submission therefore records the numbering of the
+whole array in the output directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from albert_cli.errors import ConfigError, LockedError
 
 T = TypeVar("T")
 SECONDS_BETWEEN_ATTEMPTS = 10  # of a job to get a lock or to find work that it can do
-ARRAY_FILE = ".array.json"  # the recorded size, in the output directory until the work is finished
+ARRAY_FILE = ".array.json"  # the recorded numbering, in the output directory until the work is finished
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ArrayJob:
 
 
 @dataclass(frozen=True)
-class _ArraySize:
+class _ArrayNumbering:
     """The numbering of a Slurm array: the first number, the step between two numbers, and the number of jobs."""
 
     first: int
@@ -60,7 +60,8 @@ class _ArraySize:
 def parse_array_job(text: str | None, environment: Mapping[str, str], out: Path) -> ArrayJob | None:
     """Parse `--task`: `I/N`, or `auto`, which reads the scheduler's variables; None: no `--task`.
 
-    out: the output directory, which records the size of a Slurm array. Raises `ConfigError` if `--task` is invalid.
+    out: the output directory, which records the numbering of a Slurm array. Raises `ConfigError` if the value or a
+    variable is invalid.
     """
     if text is None:
         return None
@@ -81,20 +82,32 @@ def _make_job(index: int, count: int, text: str) -> ArrayJob:
 
 def _read_environment(environment: Mapping[str, str], out: Path) -> ArrayJob:
     """Return the job that the variables of Slurm or Kubernetes describe; raise `ConfigError` if they are wrong."""
-    try:
-        if "SLURM_ARRAY_TASK_ID" in environment:
-            return _read_slurm(environment, out)
-        if "JOB_COMPLETION_INDEX" in environment:
-            return _make_job(int(environment["JOB_COMPLETION_INDEX"]), int(environment["JOB_COMPLETIONS"]), "auto")
-    except KeyError as error:
-        raise ConfigError(f"--task auto: {error.args[0]} is not set", "set it, or use --task I/N") from None
-    except ValueError as error:
-        raise ConfigError(f"--task auto: {error}", "correct the variable, or use --task I/N") from None
+    if "SLURM_ARRAY_TASK_ID" in environment:
+        return _read_slurm(environment, out)
+    if "JOB_COMPLETION_INDEX" in environment:
+        index = _read_integer(environment, "JOB_COMPLETION_INDEX")
+        return _make_job(index, _read_integer(environment, "JOB_COMPLETIONS"), "auto")
     raise ConfigError(
         "--task auto: not a job of an array",
         "set SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT, or JOB_COMPLETION_INDEX and JOB_COMPLETIONS; "
         "or use --task I/N",
     )
+
+
+def _read_integer(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """Return the value of a variable, or the default if it is not set.
+
+    Raises `ConfigError` if the value is not an integer, or if there is neither a value nor a default.
+    """
+    text = environment.get(name)
+    if text is None:
+        if default is None:
+            raise ConfigError(f"--task auto: {name} is not set", "set it, or use --task I/N")
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"--task auto: {name}={text} is not a number", "correct it, or use --task I/N") from None
 
 
 def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
@@ -103,24 +116,28 @@ def _read_slurm(environment: Mapping[str, str], out: Path) -> ArrayJob:
     Without a record, the variables must describe the whole array, which is then recorded. They cannot describe an array
     such as `--array=1,5,7`, whose numbers have no regular step, so this raises `ConfigError`.
     """
-    number = int(environment["SLURM_ARRAY_TASK_ID"])
-    first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0))
-    step = int(environment.get("SLURM_ARRAY_TASK_STEP", 1))
-    submitted = _ArraySize(first, step, int(environment["SLURM_ARRAY_TASK_COUNT"]))
+    number = _read_integer(environment, "SLURM_ARRAY_TASK_ID")
+    first = _read_integer(environment, "SLURM_ARRAY_TASK_MIN", 0)
+    step = _read_integer(environment, "SLURM_ARRAY_TASK_STEP", 1)
+    count = _read_integer(environment, "SLURM_ARRAY_TASK_COUNT")
+    submitted_numbering = _ArrayNumbering(first, step, count)
     path = out / ARRAY_FILE
     if path.is_file():
-        recorded = store.read_record(path, _ArraySize)
-        recorded_index = recorded.index(number)
-        if submitted.count <= recorded.count and recorded_index is not None:
-            return ArrayJob(recorded_index, recorded.count)
-    last_if_regular = first + step * (submitted.count - 1)  # the last number of an array with a regular step
-    last = int(environment.get("SLURM_ARRAY_TASK_MAX", last_if_regular))
-    index = submitted.index(number)
+        recorded_numbering = store.read_record(path, _ArrayNumbering)
+        recorded_index = recorded_numbering.index(number)
+        if count <= recorded_numbering.count and recorded_index is not None:
+            return ArrayJob(recorded_index, recorded_numbering.count)
+    last_if_regular = first + step * (count - 1)  # the last number of an array with a regular step
+    last = _read_integer(environment, "SLURM_ARRAY_TASK_MAX", last_if_regular)
+    index = submitted_numbering.index(number)
     if last != last_if_regular or index is None:
-        message = f"--task auto: job {number} is one of {submitted.count} of an array whose size is unknown"
+        message = (
+            f"--task auto: the numbers of the {count} submitted jobs have no regular step, "
+            f"so the index of job {number} is unknown"
+        )
         raise ConfigError(message, "for an array of N jobs use --task I/N, where I is the job's number counted from 0")
-    store.write_json(path, asdict(submitted))
-    return ArrayJob(index, submitted.count)
+    store.write_json(path, asdict(submitted_numbering))
+    return ArrayJob(index, count)
 
 
 def retry_while_locked(action: Callable[[], T]) -> T:

@@ -52,7 +52,7 @@ class CheckpointError(AlbertError):
     """Files of an artifact that cannot be used or written (exit code 4).
 
     An artifact is a checkpoint, a vocabulary, a data directory or a result. Its files may be missing, damaged or of the
-    wrong kind. Its subclass `DiskError` also reports a disk that fails while a text is read.
+    wrong kind. The subclass `DiskError` also reports a disk that fails while a text is read.
     """
 
     exit_code = 4

@@ -101,7 +101,7 @@ def inspect_directory(
     """
     hint = "name a directory that `albert` wrote; text goes to `albert vocab` and `albert data`"
     if not directory.is_dir():
-        raise CheckpointError(*store.explain_no_directory(directory, hint))
+        raise CheckpointError(*store.no_directory_message(directory, hint))
     manifest = store.read_manifest(directory)
     kind = _detect_kind(directory, manifest)
     if kind is None:

@@ -19,12 +19,17 @@ _DISK_FAILURES = (errno.EIO, errno.EINTR, errno.ESTALE, errno.ENODEV, errno.ENXI
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# A directory with one of these files is one that a command may take: an output of albert, a model or a vocabulary.
-_DIRECTORY_FILES = (
-    *("manifest.json", "status.json", "results.json", "config.json"),
-    *("spiece.model", "tokenizer.json", "vocab.txt"),
+# Files that mark a directory as an output of albert, as a model or as a vocabulary.
+_MARKER_FILES = (
+    "manifest.json",
+    "status.json",
+    "results.json",
+    "config.json",
+    "spiece.model",
+    "tokenizer.json",
+    "vocab.txt",
 )
-# safetensors and torch raise other exceptions, by class name, with the error number in their message.
+# Exceptions of safetensors and torch, by class name: the pattern of the error number in the message.
 _ERRNO_PATTERNS = {
     "SafetensorError": r".*(?:os error |Os \{ code: )(\d+)",  # "Os { code:" in older releases
     "RuntimeError": r"unable to (?:mmap|open|stat) .*>.* \((\d+)\)",  # of torch
@@ -32,11 +37,15 @@ _ERRNO_PATTERNS = {
 
 
 def errno_of(error: BaseException) -> int | None:
-    """Return the system's error number in an exception of Python, safetensors or torch; None if it has none."""
+    """Return the system's error number in an exception of Python, safetensors or torch.
+
+    Returns None for an exception without a number, and for a lost connection.
+    """
     pattern = _ERRNO_PATTERNS.get(type(error).__name__)
     if pattern is not None:
         match = re.match(pattern, str(error))
         return int(match[1]) if match else None
+    # A closed pipe or a lost connection is no error about a file.
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return error.errno
     return None
@@ -91,19 +100,19 @@ def translate_write_errors(path: Path, needed: int | None = None) -> Iterator[No
     """Translate errors of the operating system while the block writes `path` under its own or a temporary name.
 
     Raises `BusyError` if this user may not write there. An error about another file, which the block reads, is
-    translated as by `translate_os_errors`. needed: as there.
+    translated by `translate_os_errors`. needed: number of bytes to write, None if unknown.
     """
     with translate_os_errors(path, needed):
         try:
             yield
         except OSError as error:
-            not_writable = explain_not_writable(error, path)
+            not_writable = not_writable_error(error, path)
             if not_writable is None or not _is_about(error, path):
                 raise
             raise not_writable from error
 
 
-def explain_not_writable(error: OSError, path: Path) -> BusyError | None:
+def not_writable_error(error: OSError, path: Path) -> BusyError | None:
     """Return the error for a path that this user may not write; None if the system's error is another one."""
     if error.errno not in _NOT_WRITABLE:
         return None
@@ -165,13 +174,13 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def explain_no_directory(path: Path, hint: str) -> tuple[str, str]:
+def no_directory_message(path: Path, hint: str) -> tuple[str, str]:
     """Return the message and the remedy for a path that is not a directory.
 
     hint: the remedy. If the path is a file in an output of albert, a model or a vocabulary, the remedy is its folder.
     """
     if not path.exists():
         return f"{path}: no such directory", hint
-    if any((path.parent / name).is_file() for name in _DIRECTORY_FILES):
+    if any((path.parent / name).is_file() for name in _MARKER_FILES):
         hint = f"use its folder, {path.parent}"
     return f"{path}: is a file, not a directory", hint

@@ -177,9 +177,10 @@ def process_group(device_type: str) -> Iterator[RankGroup]:
 
 
 def _explain_connection_error(text: str, *, has_joined: bool) -> AlbertError:
-    """Return the error for the user if torch reports `text`; if a connection was lost, look for missing ranks first.
+    """Convert torch's message `text` into an error for the user.
 
-    has_joined: True if this rank had joined the process group.
+    Without NCCL's cause, or if this rank had joined the process group (`has_joined`), a connection was lost. Then look
+    for missing ranks first, which takes seconds.
     """
     _, _, nccl_cause = text.partition("Last error:")  # errors of the store, such as a lost rank 0, have no such part
     if nccl_cause and not has_joined:
@@ -191,7 +192,8 @@ def _explain_connection_error(text: str, *, has_joined: bool) -> AlbertError:
     _wait_for_failing_rank()
     return AlbertError(
         f"rank {rank()}: lost the connection to another rank{missing_ranks}",
-        "see its own message, or it was killed; the same command continues from the last checkpoint",
+        "see the other rank's message; without a message it was killed; "
+        "the same command continues from the last checkpoint",
     )
 
 
@@ -210,7 +212,7 @@ def _read_peer_timeout() -> float:
 def _heartbeat(store: Any, timeout: float) -> Iterator[None]:
     """Send heartbeats while the block runs, and exit this process if the heartbeats of the next rank stop.
 
-    Each rank writes a count to the store in regular intervals and reads the count of the next rank. It exits if the
+    Each rank writes a count to the store at regular intervals and reads the count of the next rank. It exits if the
     next rank's count does not change, or the store does not answer, for `timeout` seconds. Without this,
     the collectives would wait for `_TIMEOUT` if a machine loses power or its network, because it closes no connection.
     """
@@ -282,26 +284,26 @@ def _wait_for_failing_rank() -> None:
         time.sleep(_SECONDS_FOR_FAILING_RANK)
 
 
-def is_already_reported(text: str, *, is_fatal: bool) -> bool:
-    """Return True if another rank of the launch prints this message, so that this rank need not print it.
+def claim_report(text: str, *, is_fatal: bool) -> bool:
+    """Claim the printing of a message for this rank; return False if this rank must not print it.
 
-    is_fatal: True for an error that ends the ranks. If another rank prints it, this function waits, and the launcher
-    stops this rank when the other rank has ended. If this rank is still alive after the wait, the other rank may have
-    been killed before it printed the message. So the result is always False for a fatal error.
+    The first rank of the launch that claims a message prints it. For a message that is not fatal, the other ranks
+    return False. For a fatal error they wait first, because the launcher normally stops them in this time. A rank that
+    is still alive then returns True, because the claiming rank may have been killed before it printed the message.
     """
     folder = os.environ.get(LAUNCH_FOLDER_VARIABLE)
-    if folder is None:
-        return False
+    if folder is None:  # not started by the launcher
+        return True
     name = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     try:
         (Path(folder) / name).mkdir()  # succeeds for one rank only
     except FileExistsError:
         if not is_fatal:
-            return True
+            return False
         _wait_for_failing_rank()
     except OSError:  # such as a full disk: print the message on every rank
         pass
-    return False
+    return True
 
 
 def record_exit_code(code: int) -> None:

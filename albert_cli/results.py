@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from albert_cli import store
 
 RESULTS = "results.json"
-CROSS_VALIDATED = "cross_validated"  # among a baseline's metrics: the main metric in cross-validation on train
+CROSS_VALIDATED = "cross_validated"  # the key of a baseline's main metric in cross-validation on train
 CLASSICAL = "classical"  # key of the best baseline in `EvaluationResult.differences`
 CONTROLS = {"init": "same init", "random": "random weights"}  # titles of the controls, by their initial weights
 _Seed = Annotated[str, Field(pattern="^[0-9]+$")]  # JSON has only strings as keys
@@ -64,8 +64,8 @@ class Protocol(Record):
     `weights` are the initial weights ("pretrained", or a key of `CONTROLS`). `intermediate_task` is the task on which
     the encoder was fine-tuned first, if any. If the recipe's intermediate task was left out, `intermediate_note` has
     the reason. `train_examples` and `dev_examples` are the sizes of the training subset and of the dev subset (0: all).
-    With `both_orders` the training pairs were also used with their texts swapped. `model.overlap_heads` initializes as
-    many heads as `overlap_heads` and `overlap_context_heads`.
+    With `both_orders` the training pairs were also used with their texts swapped. `overlap_heads` and
+    `overlap_context_heads` are the numbers of heads that the recipe's keys of the same names initialize.
     """
 
     steps: int
@@ -289,7 +289,7 @@ class EnsembleMember(Record):
 
 
 class EnsembleGain(Record):
-    """Gains in the main metric of all members, or of the chosen ones, over the median member or the best one."""
+    """Gains of the ensemble of all, or of the chosen members, over the median or best single member (main metric)."""
 
     all_over_median: float
     all_over_best: float

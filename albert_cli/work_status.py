@@ -116,7 +116,7 @@ class DirectoryStatus:
 def read_status(directory: Path) -> DirectoryStatus:
     """Read the state of all units of work in an output directory; raise `InputError` if there is no work."""
     if not directory.is_dir():
-        raise InputError(*store.explain_no_directory(directory, "check the path"))
+        raise InputError(*store.no_directory_message(directory, "check the path"))
     folders = store.walk_folders(directory)
     plans = read_plans(directory, folders)
     runs = {unit.name: unit for unit in _iter_runs(directory, folders)}

@@ -306,7 +306,7 @@ PARTS: Final[dict[str, Callable[[GpuBenchOptions], Part]]] = {
 
 # ---------------------------------------------------------------- tables
 
-_HEADERS: Final = ("model", "length", "", "tokens", "tokens/s", "MFU", "of the goal", "albert is", "peak GB")
+_HEADERS: Final = ("model", "length", "", "tokens", "tokens/s", "MFU", "of the goal", "speedup of albert", "peak GB")
 
 
 def format_result(result: GpuBenchResult, render: Render) -> str:
@@ -391,7 +391,7 @@ def _format_fine_tuning(variants: Mapping[str, Mapping[str, Any]], render: Rende
         goal = f"{FINE_TUNING_MS:.0f} ms" if name == "albert" else ""
         speedup = "" if name == "albert" else f"{timing['speedup']:.2f}x"
         rows.append((name, timing["median_ms"], f"{timing['tokens_per_second']:,}", goal, speedup))
-    headers = ("a batch of each of four GLUE tasks", "median ms", "tokens/s", "goal", "albert is")
+    headers = ("a batch of each of four GLUE tasks", "median ms", "tokens/s", "goal", "speedup of albert")
     return render(headers, rows)
 
 

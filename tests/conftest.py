@@ -165,7 +165,7 @@ def tiny_vocabulary(tmp_path_factory: pytest.TempPathFactory, documents_file: Pa
     from albert_cli.text.build_vocabulary import VocabularySettings
 
     out = tmp_path_factory.mktemp("vocabulary") / "out"
-    build_vocabulary.build([str(documents_file)], out, VocabularySettings(size=300))
+    build_vocabulary.build_vocabulary([str(documents_file)], out, VocabularySettings(size=300))
     return out
 
 

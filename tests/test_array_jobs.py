@@ -45,7 +45,7 @@ def test_parse_repeated_jobs_counts_the_whole_array(numbers: list[int], tmp_path
         assert parse_array_job("auto", slurm(number, numbers), tmp_path) == ArrayJob(number, 16)
 
 
-def test_parse_larger_array_replaces_the_saved_size(tmp_path: Path) -> None:
+def test_parse_larger_array_replaces_the_saved_numbering(tmp_path: Path) -> None:
     parse_array_job("auto", slurm(0, list(range(4))), tmp_path)
     assert parse_array_job("auto", slurm(5, list(range(8))), tmp_path) == ArrayJob(5, 8)
     assert parse_array_job("auto", slurm(3, [3]), tmp_path) == ArrayJob(3, 8)
@@ -58,8 +58,8 @@ def test_parse_larger_array_replaces_the_saved_size(tmp_path: Path) -> None:
         ("half", {}, "not of the form I/N"),
         ("auto", {}, "not a job of an array"),
         ("auto", {"JOB_COMPLETION_INDEX": "0"}, "JOB_COMPLETIONS is not set"),
-        ("auto", {"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "2"}, "--task auto"),
-        ("auto", slurm(3, [3, 7, 12]), "size is unknown"),
+        ("auto", {"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "2"}, "SLURM_ARRAY_TASK_ID=x is not a number"),
+        ("auto", slurm(3, [3, 7, 12]), "the index of job 3 is unknown"),
     ],
 )
 def test_parse_rejects_impossible_jobs(text: str, environment: dict[str, str], message: str, tmp_path: Path) -> None:

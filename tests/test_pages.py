@@ -334,7 +334,9 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("albert_cli.bench.harness.WARM_UP", 0)
     assert plan.SMOKE.bundled is not None
     bundled = dataclasses.replace(plan.SMOKE.bundled, train_sentences=125, test_sentences=200)
-    small = dataclasses.replace(plan.SMOKE, max_time="2s", runs=1, labels=(125,), sample_size=3000, bundled=bundled)
+    small = dataclasses.replace(
+        plan.SMOKE, max_time="2s", runs=1, label_counts=(125,), sample_size=3000, bundled=bundled
+    )
     monkeypatch.setattr(plan, "SMOKE", small)
     return call
 

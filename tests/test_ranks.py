@@ -111,25 +111,25 @@ def test_busy_rank_does_not_count_as_silent(tmp_path: Path) -> None:
     assert end(runs) == [0, 0], "\n".join(run.printed_text() for run in runs)
 
 
-def test_only_repeated_warnings_count_as_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_report_denies_only_repeated_nonfatal_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[str] = []
     monkeypatch.setattr(ranks, "_wait_for_failing_rank", lambda: waits.append("wait"))
     # Without the folder that `launch` creates, ranks do not know each other's messages.
-    assert not ranks.is_already_reported("a", is_fatal=False)
-    assert not ranks.is_already_reported("a", is_fatal=False)
+    assert ranks.claim_report("a", is_fatal=False)
+    assert ranks.claim_report("a", is_fatal=False)
     monkeypatch.setenv("ALBERT_LAUNCH_FOLDER", str(tmp_path))
-    assert not ranks.is_already_reported("a", is_fatal=True)
-    assert not ranks.is_already_reported("b", is_fatal=True)
+    assert ranks.claim_report("a", is_fatal=True)
+    assert ranks.claim_report("b", is_fatal=True)
     assert waits == []
-    assert ranks.is_already_reported("a", is_fatal=False)
+    assert not ranks.claim_report("a", is_fatal=False)
     # A rank that is still alive after the wait prints a fatal error, even if another rank has printed it.
-    assert not ranks.is_already_reported("a", is_fatal=True)
+    assert ranks.claim_report("a", is_fatal=True)
     assert waits == ["wait"]
     name_without_utf8 = "no such file: \udcff"
-    assert not ranks.is_already_reported(name_without_utf8, is_fatal=True)
+    assert ranks.claim_report(name_without_utf8, is_fatal=True)
     monkeypatch.setenv("ALBERT_LAUNCH_FOLDER", str(tmp_path / "gone"))
-    assert not ranks.is_already_reported("a", is_fatal=True)
-    assert not ranks.is_already_reported("a", is_fatal=True)
+    assert ranks.claim_report("a", is_fatal=True)
+    assert ranks.claim_report("a", is_fatal=True)
 
 
 @pytest.mark.parametrize("value", ["3m", "", "0", "-1", "nan", "inf"])

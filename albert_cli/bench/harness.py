@@ -87,8 +87,8 @@ def time_alternating(
     """
     warm_up = WARM_UP
     if device.type != "cpu":
-        # Calls repeat at most `rounds + WARM_UP` batches (`make_training_step`). After a whole cycle of them, the timed
-        # rounds begin with the same batch as on a CPU.
+        # The training steps cycle through `rounds + WARM_UP` batches, or repeat a single one. One more whole cycle
+        # computes every batch once, and the timed rounds still begin with the same batch as on a CPU.
         warm_up += rounds + WARM_UP
     for call in variants.values():
         for _ in range(warm_up):
@@ -177,7 +177,7 @@ def format_variants(title: str, variants: Mapping[str, VariantTiming]) -> str:
         )
         for name, timing in variants.items()
     ]
-    return console.format_table((title, "median ms", "min ms", "tokens/s", "MFU", "albert is", "loss"), rows)
+    return console.format_table((title, "median ms", "min ms", "tokens/s", "MFU", "speedup of albert", "loss"), rows)
 
 
 # ---------------------------------------------------------------- calls to time

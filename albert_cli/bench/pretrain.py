@@ -44,6 +44,7 @@ from albert_cli.training.device import (
     use_threads,
 )
 from albert_cli.training.first_weights import ParentRun
+from albert_cli.training.idle_ranks import parallel_speedup
 from albert_cli.training.job import MicroBatch, split_micro_batches
 from albert_cli.training.objectives import PretrainingCorpora, PretrainingJob, SampledBatch
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
@@ -63,7 +64,9 @@ class PretrainBenchOptions:
 
     data: Path | None = None  # without a data directory: random ids
     overrides: tuple[str, ...] = ()
-    sequences: int = 0  # of a micro-batch; 0: those that training has, fewer on a CPU and with `against` on a GPU
+    # In a micro-batch; 0 means as many as in training, with two exceptions. With `against`, the "auto" of
+    # `batch.micro_tokens` means `train.micro_batch_size`. A CPU has at most `_CPU_TOKENS` tokens, or one sequence.
+    sequences: int = 0
     rounds: int = 5
     against: str | None = None  # "transformers", or None for albert alone
     compiled: bool = True  # with `against`, also time compiled models
@@ -76,7 +79,7 @@ class MicroBatchFacts:
 
     sequences: int
     tokens: float  # mean
-    filled_fraction: float  # tokens as a fraction of the positions that padding to the full length would have
+    filled_fraction: float  # mean sequence length divided by `data.max_seq_length`
     model_flops: int  # median; without pruning of the last layer
 
 
@@ -135,18 +138,19 @@ def prepare_recipe(name: str, options: PretrainBenchOptions) -> tuple[PretrainRe
 def resolve_for_bench(
     recipe: PretrainRecipe, options: PretrainBenchOptions, device: torch.device, group: RankGroup
 ) -> PretrainRecipe:
-    """Fill in the step of a continued run and, on a GPU, the "auto" values that the first start of a run resolves.
+    """Fill in the parent's step if the run continues another run, and on a GPU the values that are "auto".
 
-    With `sequences` or `against` every "auto" remains. With `against`, a micro-batch then has `train.micro_batch_size`
-    sequences, because `transformers` needs more memory than albert. Raises `ConfigError` for a recipe with a teacher,
-    and `CheckpointError` if the continued run does not exist.
+    The first start of a run resolves these values in the same way. With `sequences` or `against` every "auto" remains.
+    With `against`, a micro-batch then has `train.micro_batch_size` sequences, because `transformers` needs more memory
+    than albert. Raises `ConfigError` for a recipe with a teacher, and `CheckpointError` if the continued run does not
+    exist.
     """
     if recipe.distill is not None:
         raise ConfigError(
             "distill: every step of the run computes the teacher, but the benchmark cannot",
             "use `albert pretrain … --dry-run`, which estimates the time of a run with its teacher",
         )
-    environment = RunEnvironment(device, group, data_fingerprint="")  # no step below reads the data's fingerprint
+    environment = RunEnvironment(device, group, data_fingerprint="")  # nothing below reads the data's fingerprint
     warm_start = recipe.warm_start
     if warm_start is not None and warm_start.continues is not None and warm_start.step is None:
         parent = find_parent(warm_start)
@@ -191,7 +195,8 @@ class PretrainBench:
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         steps = range(options.rounds + harness.WARM_UP)
         self.batches = [self.job.sample_step(step, group)[0] for step in steps]  # a step's only micro-batch
-        self.packed: list[PackedBatch] = [batch.data.packed for batch in self.batches]  # the same as NumPy arrays
+        # The same batches, as NumPy arrays.
+        self.packed: list[PackedBatch] = [batch.data.packed for batch in self.batches]
 
     @contextmanager
     def as_in_training(self) -> Iterator[None]:
@@ -325,8 +330,8 @@ class PretrainBench:
         steps = recipe.schedule.total_steps - recipe.first_step
         updates = steps * (parts["communication"] + parts["optimizer"])
         days = (computing * recipe.total_sequences / batch_size + updates) / _SECONDS_PER_DAY
-        # Without the time in which ranks have no micro-batch: the first rank always has one.
-        device_days = days * (batch_size / sum(sizes))
+        # Idle ranks do not count: the speedup is the number of devices that are busy on average.
+        device_days = days * parallel_speedup(batch_size, self.sequences, ranks)
         flops_per_rank = micro.model_flops / self.sequences * batch_size / ranks
         return RecipeStep(
             sequences=batch_size,
@@ -375,7 +380,7 @@ def _format_notes(result: PretrainBenchResult) -> list[str]:
     if step.devices_for_a_week > 1:
         run_length += (
             f": a week with {step.devices_for_a_week:,} such devices, a day with {step.devices_for_a_day:,}, "
-            "if nothing is lost between them"
+            "if the speed grows in proportion to their number"
         )
     return [
         f"The recipe's step of {step.sequences:,} sequences, at most {step.micro_batches_per_process:,} x this "
@@ -383,6 +388,6 @@ def _format_notes(result: PretrainBenchResult) -> list[str]:
         f"{step.mfu:.0%} MFU.",
         f"{run_length}.",
         "For every variant, the MFU counts the full model's FLOPs. Albert computes the last layer only for the rows "
-        "that a head reads (pruning), which saves some of them. The rows computed are tokens of text, "
-        f"{result.micro_batch.filled_fraction:.0%} of what padding to the full length would compute.",
+        "that a head reads (pruning), which saves some of them. Albert computes no padding: its rows are "
+        f"{result.micro_batch.filled_fraction:.0%} of those of sequences that are padded to the full length.",
     ]

@@ -143,9 +143,9 @@ def _print_error(message: str, hint: str | None, code: int, *, is_fatal: bool) -
     """Print the message as one line, then the hint, unless another rank has printed them; return the exit code `code`.
 
     is_fatal: True for an error, after which the launcher kills the other ranks; False for `Interrupted`, after which
-    every rank saves its state and exits by itself. `ranks.is_already_reported` explains the difference.
+    every rank saves its state and exits by itself. `ranks.claim_report` explains the difference.
     """
-    if ranks.is_already_reported(message, is_fatal=is_fatal):
+    if not ranks.claim_report(message, is_fatal=is_fatal):
         return code
     if len(message) > _MAX_MESSAGE_LENGTH:  # a message may quote input of any length
         head = message[: _MAX_MESSAGE_LENGTH // 2]
@@ -167,7 +167,7 @@ def translate_error(error: BaseException) -> AlbertError | None:
         reason = str(error).strip().partition("\n")[0] or "nothing is left"  # a `MemoryError` has no message
         hint = (
             "in training, use -s train.checkpoint_activations=true, or lower -s batch.micro_tokens "
-            "(train.micro_batch_size if the recipe has none), which changes dropout and needs a new --out"
+            "(train.micro_batch_size if the recipe has none), which samples other dropout masks and needs a new --out"
         )
         return AlbertError(f"out of memory: {reason}", hint)
     translated = from_os_error(error)

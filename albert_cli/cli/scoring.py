@@ -73,7 +73,7 @@ ScoredSplit = Annotated[
 ]
 
 
-def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
+def _run_and_print(run: Callable[[], AnyResult], request: TaskRequest, cluster: str | None) -> None:
     """Call `run`, on the Dask cluster with the address `cluster` unless that is None, and print its result.
 
     A job of an array that is not the last one to end has no result; it prints the state of the array.
@@ -92,10 +92,28 @@ def _print_scores(run: Callable[[], AnyResult], request: TaskRequest, cluster: s
     console.print_result(result.to_json(), tables.format_result(result))
 
 
-def _verify_scores(task: str, request: TaskRequest, out: Path) -> None:
+def _verify_scores(
+    task: str,
+    out: Path,
+    checkpoint: str | None,
+    data: str | None,
+    runs: int | None,
+    nproc: int,
+    overrides: list[str] | None,
+    device: str,
+) -> None:
     """Score a `verify/` recipe and print the result; raise `ScoreNotReachedError` if a published score is missed."""
     from albert_cli.evaluation import tables, verify
+    from albert_cli.training.task_setup import TaskRequest
 
+    request = TaskRequest(
+        checkpoint=checkpoint or "",  # "": the checkpoint of the recipe
+        data=data,
+        runs=runs or 0,  # 0: the number of runs in the recipe
+        overrides=tuple(overrides or ()),
+        device=device,
+        nproc=nproc,
+    )
     verified = verify.verify_checkpoint(task, request, out)
     console.print_result(verified.to_json(), tables.format_result(verified))
     verify.require_reached(verified)
@@ -136,8 +154,7 @@ def evaluate(
         rejected = (submission, retrain, controls, array_task, cluster, split != "dev", not baselines)
         if any(rejected) or recipes != PAPER_RECIPES:
             raise ConfigError(f"{task} takes only {_VERIFY_OPTIONS}", "remove the other options")
-        # An empty checkpoint and 0 runs mean the values of the recipe.
-        _verify_scores(task, TaskRequest(checkpoint or "", data, runs or 0, tuple(overrides or ()), device, nproc), out)
+        _verify_scores(task, out, checkpoint, data, runs, nproc, overrides, device)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
@@ -161,13 +178,13 @@ def evaluate(
             return suite.evaluate_suite(request, out, submission)
         return suite.evaluate(task, request, out, submission)
 
-    _print_scores(run, request, cluster)
+    _run_and_print(run, request, cluster)
 
 
 @command(app, stage="Fine-tune and score")
 def search(
     task: TaskName,
-    lists: Annotated[
+    value_lists: Annotated[
         list[str], typer.Argument(metavar="KEY=VALUE[,VALUE]...", help="Values to try: lr=1e-5,2e-5 batch=16,32")
     ],
     checkpoint: CheckpointName,
@@ -202,7 +219,7 @@ def search(
         recipes=recipes,
         array_job=parse_array_job(array_task, os.environ, out),
     )
-    _print_scores(lambda: search_grid(task, request, lists, out), request, cluster)
+    _run_and_print(lambda: search_grid(task, request, value_lists, out), request, cluster)
 
 
 @command(app, stage="Fine-tune and score")

@@ -32,7 +32,10 @@ from albert_cli.cli.options import (
 
 FileFormatOption = Annotated[
     Literal["auto", "text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "wiki"],
-    typer.Option("--format", help="Format of the files and of stdin; auto: by their names. wiki: WikiExtractor's."),
+    typer.Option(
+        "--format",
+        help="Format of the files and of stdin. auto: from the file's name; wiki: the output of WikiExtractor.",
+    ),
 ]
 DocumentOption = Annotated[
     Literal["blank-line", "line", "file"], typer.Option("--document", help="Where a document of plain text ends.")
@@ -50,7 +53,8 @@ NormalForm = Annotated[
 Symbols = Annotated[
     Path | None,
     typer.Option(
-        help="File with one text per line; each is one token, unless pieces that overlap it fit the text better."
+        help="File with one symbol per line; each symbol becomes one token. "
+        "A symbol is split only if pieces that overlap it score better."
     ),
 ]
 JoinLines = Annotated[
@@ -114,7 +118,7 @@ def vocab(
     )
     warn_about_language(language)
     with use_cluster(cluster):
-        built = build_vocabulary.build(sources, out, settings, workers)
+        built = build_vocabulary.build_vocabulary(sources, out, settings, workers)
     console.print_result(asdict(built), build_vocabulary.format_summary(built))
 
 

@@ -32,7 +32,7 @@ _GROUPS: Final = {
 }
 # The shapes below each heading, by the names that `albert params` accepts.
 PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
-    "Table 1, and BERT-xlarge of its first version": PAPER_MODELS,
+    "Table 1, and BERT-xlarge of the paper's first version (arXiv v1)": PAPER_MODELS,
     "The first release (v1): base, large and xlarge, which had dropout": tuple(
         name for name in PRESETS if name.endswith("-v1") and PRESETS[name].hidden_dropout_prob
     ),
@@ -45,7 +45,7 @@ PAPER_SHAPES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Table 11: depth": tuple(f"albert-large:L={layers}" for layers in (1, 3, 6, 12, 24, 48)),
     "Table 12: width": tuple(f"albert-large:L=3,H={h},A={h // 64},F={4 * h}" for h in (1024, 2048, 4096, 6144)),
-    "Table 13: is a deeper xxlarge better": ("albert-xxlarge:L=12", "albert-xxlarge:L=24"),
+    "Table 13: a deeper xxlarge": ("albert-xxlarge:L=12", "albert-xxlarge:L=24"),
 }
 
 # Hidden size and number of layers.

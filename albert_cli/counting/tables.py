@@ -52,7 +52,7 @@ class ModelCosts:
     shape: Shape
     parts: ParameterCounts
     counts: ShapeCounts  # sums of `parts`, and the paper's figure
-    applied: int  # parameters, counted as often as a forward pass uses them
+    parameters_applied: int  # counted as often as a forward pass uses them
     gradient_bytes_sent: Mapping[int, int]  # by number of devices
     gradient_bytes_sent_unshared: Mapping[int, int]  # the same if no two layers shared weights
     flops_per_token: FlopsPerToken
@@ -109,7 +109,7 @@ class ModelCosts:
                 "feed_forward": config.num_feed_forward_sublayers,
             },
             "block_applications": len(config.blocks()),
-            "applied": self.applied,
+            "applied": self.parameters_applied,
             "gradient_bytes_sent": self.gradient_bytes_sent,
             "gradient_bytes_sent_unshared": self.gradient_bytes_sent_unshared,
             **asdict(self.counts),
@@ -185,7 +185,8 @@ def count_costs(shape: Shape, memory: int | None = None) -> ModelCosts:
         shape=shape,
         parts=count_parameters(config),
         counts=count_shape(config),
-        applied=count_parameters(unshared).total,
+        # Without sharing, each use of a block has its own weights.
+        parameters_applied=count_parameters(unshared).total,
         gradient_bytes_sent={n: costs.gradient_bytes(config, n) for n in costs.DEVICE_COUNTS},
         gradient_bytes_sent_unshared={n: costs.gradient_bytes(unshared, n) for n in costs.DEVICE_COUNTS},
         flops_per_token=FlopsPerToken(
@@ -259,14 +260,14 @@ def _detail_cells(model: ModelCosts) -> dict[str, str]:
         "sentence-order head": f"{parts.sentence_order_head:,}",
         "word embeddings, V x H": f"{model.unfactorized_embeddings:,}",
         "  V x E + E x H": "–" if factorized is None else f"{factorized:,}",
-        "of the encoder: embeddings": f"{100 * model.embedding_fraction:.1f} %",
+        "fraction of encoder: embeddings": f"{100 * model.embedding_fraction:.1f} %",
         "  blocks": f"{100 * model.block_fraction:.1f} %",
-        "all that pretraining trains": f"{model.counts.total:,}",
+        "total, with pooler and heads": f"{model.counts.total:,}",
         "as the paper counts": f"{model.counts.paper_count:,}",
         "the paper says": format_paper_figure(model.counts.paper),
         "blocks computed": str(len(model.config.blocks())),
         "sets of block weights": weight_sets,
-        "parameters applied": f"{model.applied:,}",
+        "parameters applied": f"{model.parameters_applied:,}",
         "sequence length": str(model.sequence_length),
         "GFLOP per token, forward": costs.format_three_digits(flops.forward / 1e9),
         "GFLOP per token, training": costs.format_three_digits(flops.training / 1e9),

@@ -29,7 +29,7 @@ from albert_cli.data.records import (
     BuildSettings,
     DataFacts,
     ShardFacts,
-    describe_changes,
+    describe_first_change,
     read_data_facts,
 )
 from albert_cli.data.rewrites import rewrite_all
@@ -87,11 +87,11 @@ def build_data(
     if array_job is not None:
         return _run_array_job(out, units, workers, array_job)
     with store.lock(out), _cleanup_on_failure(out):
-        write_or_check_plan(out, units)
-        results = _run_units(units, workers)
-        results = rewrite_all(units, results, workers)  # drops duplicates, holds out a document
-        require_training_text(units, results)
-        facts = publish_data(out, units, results, vocabulary)
+        check_and_write_plan(out, units)
+        unit_facts = _run_units(units, workers)
+        unit_facts = rewrite_all(units, unit_facts, workers)  # drops duplicates, holds out a document
+        require_training_text(units, unit_facts)
+        facts = publish_data(out, units, unit_facts, vocabulary)
         _remove_plans(out)
         record_verified_data(out, collect_file_signatures(out))  # `publish_data` has just hashed every file
     warn_missing_pairs(facts.totals["train"])
@@ -111,15 +111,15 @@ def _run_array_job(out: Path, units: Sequence[ShardUnit], workers: int, array_jo
     if any(unit.is_stream for unit in units):
         raise ConfigError("several jobs cannot read stdin", "write it to a file first, or omit --task")
     selected = array_job.select(units, size=lambda unit: unit.size)
-    write_or_check_plan(out, units)
-    results = _run_units(selected, workers)
+    check_and_write_plan(out, units)
+    unit_facts = _run_units(selected, workers)
     return ArrayJobReport(
         out=out,
         job=str(array_job),
-        tasks=len(results),
-        bytes_read=sum(result.bytes for result in results),
-        tasks_finished=sum(unit.is_finished for unit in units),
-        tasks_total=len(units),
+        units=len(unit_facts),
+        bytes_read=sum(facts.bytes for facts in unit_facts),
+        units_finished=sum(unit.is_finished for unit in units),
+        units_total=len(units),
         seconds=round(time.monotonic() - begin, 3),
     )
 
@@ -159,8 +159,8 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
         raise BusyError(f"{out}: data of another version of albert", _USE_ANOTHER_OUT)
     facts = read_data_facts(out)
     if not _is_built_by(facts, units, workers):
-        changes = describe_changes(facts, make_plan(units))
-        message = f"{out}: holds data from other text, another vocabulary or other settings{changes}"
+        change = describe_first_change(facts, make_plan(units))
+        message = f"{out}: holds data from other text, another vocabulary or other settings{change}"
         raise BusyError(message, _USE_ANOTHER_OUT)
     verify_data(out)
     store.remove_leftovers(out)
@@ -169,7 +169,7 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
 
 
 def _is_built_by(facts: DataFacts, units: Sequence[ShardUnit], workers: int) -> bool:
-    """Return whether the units would build the data that `facts` describes.
+    """Return True if the units would build the data that `facts` describes.
 
     Sources are hashed only if everything else is equal. A unit is not hashed if its files still have the signatures
     that were recorded when it was tokenized.
@@ -177,16 +177,16 @@ def _is_built_by(facts: DataFacts, units: Sequence[ShardUnit], workers: int) -> 
     plan = make_plan(units)
     if facts.vocabulary != plan.vocabulary or facts.settings != plan.settings:
         return False
-    built_sources = [{**source, "sha256": None} for source in facts.sources]
-    planned_sources = [{**source, "sha256": None} for source in plan.sources]
-    if built_sources != planned_sources:
+    built_records = [{**record, "sha256": None} for record in facts.sources]
+    planned_records = [{**record, "sha256": None} for record in plan.sources]
+    if built_records != planned_records:
         return False
     units_to_hash = []
     built_hashes = []
-    for unit, source in zip(units, facts.sources, strict=True):
+    for unit, record in zip(units, facts.sources, strict=True):
         if not are_sources_unchanged(unit.source_signatures, read_verified_unit(unit.directory)):
             units_to_hash.append(unit)
-            built_hashes.append(source["sha256"])
+            built_hashes.append(record["sha256"])
     # A data set on the Hub has no hash. Its name identifies it, and the comparison above includes the name.
     hashes = hash_work_units(units_to_hash, workers)
     return all(new is None or new == built for new, built in zip(hashes, built_hashes, strict=True))
@@ -202,11 +202,11 @@ def make_plan(units: Sequence[ShardUnit]) -> BuildPlan:
     )
 
 
-def write_or_check_plan(out: Path, units: Sequence[ShardUnit]) -> None:
-    """Write the plan of the build, and the plan that `albert status` reads.
+def check_and_write_plan(out: Path, units: Sequence[ShardUnit]) -> None:
+    """Check the plan of an unfinished build, then write this build's plan and the plan that `albert status` reads.
 
-    Raises `BusyError` if an unfinished build in `out` has units that are not among these. Files that have changed since
-    that build began are no obstacle: their units run again.
+    Raises `BusyError` if `out` contains an unfinished build with other settings, another vocabulary, or a work unit
+    that is not in `units`. Files that have changed since that build began are no obstacle: their units run again.
     """
     plan = make_plan(units)
     path = out / _BUILD_PLAN_FILE
@@ -215,7 +215,7 @@ def write_or_check_plan(out: Path, units: Sequence[ShardUnit]) -> None:
         message = f"{out}: holds an unfinished build of other text, another vocabulary or other settings"
         command = read_command(out / PLAN_FILE) or "use the same sources and settings"
         hint = f"to continue it: {command}; or choose another --out"
-        raise BusyError(message + describe_changes(saved, plan), hint)
+        raise BusyError(message + describe_first_change(saved, plan), hint)
     store.write_json(path, asdict(plan))
     # The titles are empty, because the directories' names are enough for `albert status`.
     record_plan(out / PLAN_FILE, {f"shards/{unit.name}": "" for unit in units})

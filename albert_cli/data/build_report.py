@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from albert_cli import console
-from albert_cli.data.records import DataFacts, Split, UnitCounts
+from albert_cli.data.records import DataFacts, Split, TextCounts
 
 _MIN_HELDOUT_TOKENS: Final = 5_000  # ten sequences of 512 positions, the length in the paper
 # By default, a vocabulary lacks tokens for at most 0.005 % of the characters of the text that it was built from. A much
@@ -20,17 +20,17 @@ _MAX_UNKNOWN_RATE: Final = 0.01
 class ArrayJobReport:
     """Result of one array job.
 
-    `job` is "INDEX/COUNT", the value of `--task`. `tasks` is the number of work units that this job has tokenized or
-    found finished, and `bytes_read` is the size of their text. The build has `tasks_total` work units, of which
-    `tasks_finished` are finished.
+    `job` is "INDEX/COUNT", the value of `--task`. `units` is the number of work units that this job has tokenized or
+    found finished, and `bytes_read` is the size of their text. The build has `units_total` work units, of which
+    `units_finished` are finished.
     """
 
     out: Path
     job: str
-    tasks: int
+    units: int
     bytes_read: int
-    tasks_finished: int
-    tasks_total: int
+    units_finished: int
+    units_total: int
     seconds: float
 
     def to_json(self) -> dict[str, object]:
@@ -40,8 +40,8 @@ class ArrayJobReport:
     def format(self) -> str:
         """Format the report as one line."""
         volume = _format_volume(self.bytes_read, self.seconds)
-        finished = f"{self.tasks_finished} of {self.tasks_total} work units are finished"
-        return f"{self.out}: job {self.job}, {self.tasks} work units, {volume}; {finished}"
+        finished = f"{self.units_finished} of {self.units_total} work units are finished"
+        return f"{self.out}: job {self.job}, {self.units} work units, {volume}; {finished}"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class BuildReport:
         return "\n".join(output)
 
 
-def _format_holdout_hint(heldout: UnitCounts) -> str | None:
+def _format_holdout_hint(heldout: TextCounts) -> str | None:
     """Return a hint if nothing is held out, or too little for scores; else None."""
     if heldout.documents == 0:
         # If two documents differ, the build holds out at least one (`choose_heldout_hash`).
@@ -99,7 +99,7 @@ def _format_volume(text_bytes: int, seconds: float) -> str:
     return f"{megabytes:.1f} MB of text in {console.format_duration(seconds)}, {rate:.1f} MB/s"
 
 
-def format_totals(totals: Mapping[Split, UnitCounts]) -> str:
+def format_totals(totals: Mapping[Split, TextCounts]) -> str:
     """Format the documents, sentences and tokens of each split as a table."""
     rows = [
         [split, f"{counts.documents:,}", f"{counts.sentences:,}", f"{counts.tokens:,}"]

@@ -18,7 +18,7 @@ from albert_cli import console
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.build_report import format_entropies, format_totals
 from albert_cli.data.pairs import NO_LABEL, PairSettings, SentenceLoss
-from albert_cli.data.records import Split, UnitCounts, read_data_facts
+from albert_cli.data.records import Split, TextCounts, read_data_facts
 from albert_cli.data.sample_statistics import (
     LENGTH_BINS,
     LengthStatistics,
@@ -94,7 +94,7 @@ class DataDescription:
     examples, and its number of sequences; examples: None if none were requested.
     """
 
-    totals: dict[Split, UnitCounts]
+    totals: dict[Split, TextCounts]
     vocab_size: int
     dtype: str
     bytes_read: int

@@ -28,7 +28,7 @@ from albert_cli.text.vocabulary import Vocabulary
 _MASK_BELOW = 0.8
 _KEEP_BELOW = 0.9
 
-# Of a word's 64 random bits, the low 24 choose the length of its span, and the high 40 its turn among the words.
+# A word has 64 random bits: the low 24 choose the length of its span, and the high 40 its turn among the words.
 _LENGTH_BITS = 24
 
 

@@ -23,7 +23,7 @@ from albert_cli.data.records import (
     ShardFacts,
     ShardRecord,
     Split,
-    UnitCounts,
+    TextCounts,
 )
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardUnit
@@ -45,7 +45,7 @@ class UnitGroup:
     repetitions: int
 
     @property
-    def counts(self) -> UnitCounts:
+    def counts(self) -> TextCounts:
         """The documents, sentences and tokens that a pass uses, repetitions included."""
         return self.facts.totals[self.group] * self.repetitions
 
@@ -56,32 +56,32 @@ class UnitGroup:
         return [shard for shard in shards for _ in range(self.repetitions)]
 
 
-def iter_groups(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split: Split) -> Iterator[UnitGroup]:
-    """Yield the groups that a split consists of, unit by unit; results: the facts of each unit."""
-    for unit, facts in zip(units, results, strict=True):
+def iter_groups(units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts], split: Split) -> Iterator[UnitGroup]:
+    """Yield the groups that a split consists of, unit by unit; unit_facts: the facts of each unit."""
+    for unit, facts in zip(units, unit_facts, strict=True):
         n_uses = int(unit.weight)
         repetitions: dict[Group, int] = {"train": n_uses, "train-more": n_uses + 1, "heldout": 1}
         for group in _GROUPS_OF_SPLIT[split]:
             yield UnitGroup(unit, facts, group, repetitions[group])
 
 
-def count_totals(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> dict[Split, UnitCounts]:
+def count_totals(units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts]) -> dict[Split, TextCounts]:
     """Count the documents, sentences and tokens of a pass over each split."""
-    totals = dict.fromkeys(SPLITS, UnitCounts())
+    totals = dict.fromkeys(SPLITS, TextCounts())
     for split in SPLITS:
-        for unit_group in iter_groups(units, results, split):
+        for unit_group in iter_groups(units, unit_facts, split):
             totals[split] += unit_group.counts
     return totals
 
 
-def _list_shards(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split: Split) -> list[ShardRecord]:
+def _list_shards(units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts], split: Split) -> list[ShardRecord]:
     """List the shards of a split, each as often as a pass uses it."""
-    return [shard for unit_group in iter_groups(units, results, split) for shard in unit_group.shards]
+    return [shard for unit_group in iter_groups(units, unit_facts, split) for shard in unit_group.shards]
 
 
-def require_training_text(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> None:
+def require_training_text(units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts]) -> None:
     """Raise `InputError` if there is no text to train on, after removing the units' shards, which are useless then."""
-    totals = count_totals(units, results)
+    totals = count_totals(units, unit_facts)
     if totals["train"].tokens > 0:
         return
     for unit in units:
@@ -95,35 +95,36 @@ def require_training_text(units: Sequence[ShardUnit], results: Sequence[ShardFac
 
 
 def publish_data(
-    out: Path, units: Sequence[ShardUnit], results: Sequence[ShardFacts], vocabulary: Vocabulary
+    out: Path, units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts], vocabulary: Vocabulary
 ) -> DataFacts:
     """Write a copy of the vocabulary, the token counts, `data.json` and the manifest; return the facts in `data.json`.
 
     The directory is complete once this function returns, and has no manifest if it fails.
     """
-    train_counts = _count_tokens(units, results, "train", vocabulary.size)
-    heldout_counts = _count_tokens(units, results, "heldout", vocabulary.size)
+    train_counts = _count_tokens(units, unit_facts, "train", vocabulary.size)
+    heldout_counts = _count_tokens(units, unit_facts, "heldout", vocabulary.size)
     unigram_entropy, heldout_entropy = unigram_entropies(train_counts, heldout_counts)
     facts = DataFacts(
         format=DATA_FORMAT,
         dtype=id_type(vocabulary.size),
         vocabulary=units[0].vocabulary_fingerprint,
         settings=units[0].settings,
-        sources=[{**result.identity.source, "sha256": result.sha256} for result in results],
+        sources=[{**shard_facts.identity.source, "sha256": shard_facts.sha256} for shard_facts in unit_facts],
         vocab_size=vocabulary.size,
         cleaning=vocabulary.cleaning,
-        bytes_read=sum(result.bytes for result in results),
-        tokens_read=sum(result.tokens for result in results),
-        lines=sum((result.lines for result in results), start=LineCounts()),
-        duplicates_dropped=sum(result.rewritten.dropped for result in results if result.rewritten),
-        totals=count_totals(units, results),
-        bytes_per_token_on_disk=round(_bytes_per_token(units, results), 4),
+        bytes_read=sum(shard_facts.bytes for shard_facts in unit_facts),
+        tokens_read=sum(shard_facts.tokens for shard_facts in unit_facts),
+        lines=sum((shard_facts.lines for shard_facts in unit_facts), start=LineCounts()),
+        duplicates_dropped=sum(shard_facts.rewritten.dropped for shard_facts in unit_facts if shard_facts.rewritten),
+        totals=count_totals(units, unit_facts),
+        bytes_per_token_on_disk=round(_bytes_per_token(units, unit_facts), 4),
         unknown_rate=round(float(train_counts[vocabulary.unk_id] / max(train_counts.sum(), 1)), 6),
         unigram_entropy_nats=unigram_entropy,
         heldout_entropy_nats=heldout_entropy,
-        shards={split: _list_shards(units, results, split) for split in SPLITS},
+        shards={split: _list_shards(units, unit_facts, split) for split in SPLITS},
         fingerprints={unit.name: store.fingerprint(unit.directory) for unit in units},
     )
+    # `publish` cannot replace a folder that has files.
     shutil.rmtree(out / "vocabulary", ignore_errors=True)
     store.remove_leftovers(out / "shards")
     with store.publish(out, "data", {"vocabulary": units[0].vocabulary_fingerprint}) as staging:
@@ -134,25 +135,27 @@ def publish_data(
     return facts
 
 
-def _bytes_per_token(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> float:
+def _bytes_per_token(units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts]) -> float:
     """Return the size of all files of the units, in bytes per token of their shards."""
     n_bytes = 0
     for unit in units:
         manifest = store.read_manifest(unit.directory)
         assert manifest is not None, "a finished unit has a manifest"
         n_bytes += sum(entry["size"] for entry in manifest.files.values())
-    n_tokens = sum(result.totals[group].tokens for result in results for group in GROUPS)
+    n_tokens = sum(facts.totals[group].tokens for facts in unit_facts for group in GROUPS)
     return n_bytes / max(n_tokens, 1)
 
 
-def _count_tokens(units: Sequence[ShardUnit], results: Sequence[ShardFacts], split: Split, vocab_size: int) -> Integers:
+def _count_tokens(
+    units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts], split: Split, vocab_size: int
+) -> Integers:
     """Count how often a pass over a split uses each token: int64 [vocab_size].
 
     `GroupWriter` has written the counts of a train group to a file, unless the group has no documents. The held-out
     group has no such file, so its tokens are read and counted here.
     """
     counts = np.zeros(vocab_size, np.int64)
-    for unit_group in iter_groups(units, results, split):
+    for unit_group in iter_groups(units, unit_facts, split):
         directory = unit_group.unit.directory
         path = directory / f"{unit_group.group}.counts"
         if path.is_file():
@@ -167,7 +170,9 @@ def _count_tokens(units: Sequence[ShardUnit], results: Sequence[ShardFacts], spl
 
 
 def unigram_entropies(train: Integers, heldout: Integers) -> tuple[float | None, float | None]:
-    """Return the cross-entropy and the entropy of the held-out tokens, in nats per token; None without held-out text.
+    """Return the cross-entropy of the held-out tokens, which reports call "unigram entropy", and their entropy.
+
+    Both are in nats per token, and None without held-out text.
 
     train, heldout: token counts, int64 [vocab_size]. The cross-entropy with the train frequencies, with 1 added to each
     count, is the loss of a model that has learned only how frequent each token is. The entropy, with the held-out

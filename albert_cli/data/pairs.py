@@ -3,9 +3,10 @@
 An example is a function of the seed and of the example's index. A pass divides the whole corpus, across documents, into
 strides, and visits them in random order. A stride has as many tokens as a sequence without its special tokens. In each
 stride one token is the anchor of an example: the example consists of the anchor's sentence and of neighboring
-sentences. A coin decides if the following or the preceding ones come first. A random phase shifts the anchors of each
-pass, so the inner tokens of a long document are covered equally often, and those within a sequence of its ends half to
-one and a half times as often. A document shorter than a sequence is sampled in proportion to its length.
+sentences. A random bit for each example decides whether the following or the preceding ones are added first. A random
+phase shifts the anchors of each pass, so the inner tokens of a long document are covered equally often. Tokens less
+than one sequence length from the document's ends are covered 0.5 to 1.5 times as often. A document shorter than a
+sequence is sampled in proportion to its length.
 
 Memory does not grow with the corpus: the order of the strides is a permutation that is computed from the seed, and
 bisection finds sentences and documents in the shards' offsets, which stay on disk.
@@ -16,9 +17,10 @@ Intended differences from the released data generator (`create_pretraining_data.
 - a document of one sentence gives one segment without a label; the generator adds a segment of a random document and
   labels the pair as swapped;
 - the number of tokens removed from the front of an overlong segment is uniform; the generator tosses a coin per token;
-- the other document of a next-sentence pair is never the first document itself, nor a copy of it because of a weight;
-- it is sampled by its length, and its segment is about as long as the segment that it replaces. The generator samples
-  all documents with equal probability and fills the sequence; the pair's length would then often reveal the label.
+- the other document of a next-sentence pair is never the first document, nor a copy that a source weight made of it;
+- the other document is sampled in proportion to its length, and its segment is about as long as the segment that it
+  replaces. The generator samples all documents with equal probability and fills the sequence; the pair's length would
+  then often reveal the label.
 """
 
 from __future__ import annotations
@@ -52,16 +54,18 @@ NO_LABEL: Final = -1
 class PairSettings:
     """Rules for sampling and masking sequences; the defaults are the paper's (§4.1).
 
-    max_seq_length: number of positions, special tokens included; short_sequence_probability: probability that a
-    sequence has a random shorter length.
-    sentence_loss: "sop" predicts the order of two segments, "nsp" predicts if the second is from another document,
-    "three-way" predicts both with one label, "none" predicts nothing.
-    masked_lm_probability: fraction of the positions to predict; max_predictions: maximum number of positions to predict
-    in a sequence, 0 for no maximum (the released generator's default is 20).
-    ngram: maximum number of words in a masked span; favor_shorter_ngram: sample n with p(n) proportional to 1/n, else
-    with these probabilities in reverse order; whole_word: mask whole words, else single tokens.
-    word_rule: the rule that decides which tokens begin a word, see `text.words`; "reference" reproduces the released
-    generator.
+    * `max_seq_length`: number of positions, special tokens included.
+    * `short_sequence_probability`: probability that a sequence has a random shorter length.
+    * `sentence_loss`: "sop" predicts the order of two segments, "nsp" predicts if the second is from another document,
+      "three-way" predicts both with one label, "none" predicts nothing.
+    * `masked_lm_probability`: fraction of the positions to predict.
+    * `max_predictions`: maximum number of positions to predict in a sequence, 0 for no maximum (the released
+      generator's default is 20).
+    * `ngram`: maximum number of words in a masked span.
+    * `favor_shorter_ngram`: sample n with p(n) proportional to 1/n, else with these probabilities in reverse order.
+    * `whole_word`: mask whole words, else single tokens.
+    * `word_rule`: the rule that decides which tokens begin a word, see `text.words`; "reference" reproduces the
+      released generator.
     """
 
     max_seq_length: Annotated[int, Ge(SPECIALS + 2)] = 512
@@ -228,7 +232,9 @@ def _choose_local_chunks(
         enough_tokens = locate(offsets, offsets[end].astype(np.int64) - target, "right") - 1
         return np.maximum(np.minimum.reduce([first, enough_tokens, end - least_sentences]), document_first)
 
-    is_forward = bits >> np.uint64(63) == 0  # the highest bit
+    # One random number decides the direction (by its highest bit) and, below, the boundary (by its remainder), because
+    # the remainder is almost independent of the highest bit.
+    is_forward = (bits >> np.uint64(63)) == 0
     end_sentence = np.where(is_forward, grow_forwards(anchor_sentence, anchor_sentence + 1), anchor_sentence + 1)
     first_sentence = grow_backwards(anchor_sentence, end_sentence)
     end_sentence = grow_forwards(first_sentence, end_sentence)
@@ -293,7 +299,8 @@ def _sample_other_document(
 ) -> Segments:
     """Sample whole sentences of about `target` tokens around a random token outside of `document` and its copies.
 
-    There are fewer tokens if the other document has fewer. document, target, index: int64 [B].
+    A shorter document gives fewer tokens. document: global number of the document to avoid; target: number of tokens;
+    index: the example; int64 [B] each.
     """
     local_start = np.empty_like(document)  # the first token of `document`, counted from its shard's start
     length = np.empty_like(document)
@@ -307,7 +314,8 @@ def _sample_other_document(
     copies = corpus.copies[shard_index]
     anchor = bounded_ints(hash_keys(seed, Stream.OTHER_ANCHOR, index), corpus.n_tokens - copies * length)
     for number in range(int(copies.max())):
-        # Positions from the start of the copy on move up by its length, which skips the copy.
+        # Skip the copies in ascending order: an anchor at or after the start of a copy moves up by the copy's length.
+        # Rows with fewer copies stay unchanged (`number < copies`).
         copy_shard = corpus.first_copies[shard_index] + np.minimum(number, copies - 1)
         is_after = (number < copies) & (anchor >= corpus.token_starts[copy_shard] + local_start)
         anchor += is_after * length

@@ -44,7 +44,7 @@ RelativeName = Annotated[str, AfterValidator(store.check_relative)]  # a path re
 
 
 @dataclass(frozen=True)
-class UnitCounts:
+class TextCounts:
     """Numbers of documents, sentences and tokens of a text.
 
     unpaired_tokens: tokens in documents of one sentence, which give no segment pair.
@@ -55,16 +55,16 @@ class UnitCounts:
     tokens: int = 0
     unpaired_tokens: int = 0
 
-    def __add__(self, other: UnitCounts) -> UnitCounts:
-        return UnitCounts(
+    def __add__(self, other: TextCounts) -> TextCounts:
+        return TextCounts(
             self.documents + other.documents,
             self.sentences + other.sentences,
             self.tokens + other.tokens,
             self.unpaired_tokens + other.unpaired_tokens,
         )
 
-    def __mul__(self, times: int) -> UnitCounts:
-        return UnitCounts(
+    def __mul__(self, times: int) -> TextCounts:
+        return TextCounts(
             self.documents * times, self.sentences * times, self.tokens * times, self.unpaired_tokens * times
         )
 
@@ -78,9 +78,9 @@ class ShardRecord:
     tokens: int
 
 
-CountsBySplit = Annotated[dict[Split, UnitCounts], AfterValidator(store.require_keys(*SPLITS))]
+CountsBySplit = Annotated[dict[Split, TextCounts], AfterValidator(store.require_keys(*SPLITS))]
 ShardsBySplit = Annotated[dict[Split, list[ShardRecord]], AfterValidator(store.require_keys(*SPLITS))]
-CountsByGroup = Annotated[dict[Group, UnitCounts], AfterValidator(store.require_keys(*GROUPS))]
+CountsByGroup = Annotated[dict[Group, TextCounts], AfterValidator(store.require_keys(*GROUPS))]
 ShardsByGroup = Annotated[dict[Group, list[ShardRecord]], AfterValidator(store.require_keys(*GROUPS))]
 
 
@@ -157,8 +157,8 @@ class ShardFacts:
 class BuildPlan:
     """Content of `plan.json`: the work units of a build in order.
 
-    vocabulary: the vocabulary's fingerprint; sources: the files of each work unit; names: the work units' directories
-    below `shards/`.
+    vocabulary: the vocabulary's fingerprint; sources: the record of each work unit, with its files; names: the work
+    units' directories below `shards/`.
     """
 
     vocabulary: str
@@ -172,11 +172,11 @@ class BuildPlan:
 
     def files_by_unit(self) -> dict[str, list[str]]:
         """Return the source files of each work unit, by the unit's name."""
-        files = [[part["source"] for part in source["parts"]] for source in self.sources]
+        files = [[part["source"] for part in unit["parts"]] for unit in self.sources]
         return dict(zip(self.names, files, strict=True))
 
     def contains(self, other: BuildPlan) -> bool:
-        """Return whether this plan has the same settings as another plan, and all of its work units.
+        """Return True if this plan has the same settings as another plan, and all of its work units.
 
         Work units are equal if their names and files are; the content of the files is not compared.
         """
@@ -184,8 +184,8 @@ class BuildPlan:
         return has_same_settings and other.files_by_unit().items() <= self.files_by_unit().items()
 
 
-def describe_changes(saved: BuildPlan | DataFacts, plan: BuildPlan) -> str:
-    """Return a setting or source of a plan that differs from the saved ones, in parentheses; "" if there is none.
+def describe_first_change(saved: BuildPlan | DataFacts, plan: BuildPlan) -> str:
+    """Return a remark in parentheses on the first setting or source that differs from the saved ones; "" if none does.
 
     The text, the weights and the order of the sources are not compared. A source is compared as it is spelled: another
     path of the same file is another source.
@@ -198,10 +198,11 @@ def describe_changes(saved: BuildPlan | DataFacts, plan: BuildPlan) -> str:
         if name != "read" and value != new_settings[name]:
             return f" (started with {name} {value}, now {new_settings[name]})"
     saved_names = [part["source"] for unit in saved.sources for part in unit["parts"]]
-    names = [part["source"] for unit in plan.sources for part in unit["parts"]]
-    unique_names, unique_saved_names = set(names), set(saved_names)
-    removed = [name for name in saved_names if name not in unique_names]
-    added = [name for name in names if name not in unique_saved_names]
+    new_names = [part["source"] for unit in plan.sources for part in unit["parts"]]
+    new_name_set = set(new_names)
+    saved_name_set = set(saved_names)
+    removed = [name for name in saved_names if name not in new_name_set]
+    added = [name for name in new_names if name not in saved_name_set]
     if removed:
         replacement = f"`{added[0]}`" if added else "without it"
         return f" (started with source `{removed[0]}`, now {replacement})"
@@ -247,7 +248,7 @@ def require_data_directory(directory: Path) -> None:
     """Raise `CheckpointError` if a path is not a complete data directory; its content is not verified."""
     hint = "build one with: albert data SOURCE --vocab DIR --out DIR"
     if not directory.is_dir():
-        raise CheckpointError(*store.explain_no_directory(directory, hint))
+        raise CheckpointError(*store.no_directory_message(directory, hint))
     manifest = store.read_manifest(directory)
     if manifest is not None and manifest.kind == "data":
         return

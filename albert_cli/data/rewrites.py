@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from albert_cli import executor, store
 from albert_cli.data.arrays import Flags
-from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts, ShardRecord, UnitCounts
+from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts, ShardRecord, TextCounts
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardUnit, load_vocabulary_once, tokenize_unit
 from albert_cli.data.verification import record_verified_unit
@@ -45,28 +45,28 @@ class ShardRewrite:
     is_retained: Flags
 
 
-def rewrite_all(units: Sequence[ShardUnit], results: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
+def rewrite_all(units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts], workers: int = 1) -> list[ShardFacts]:
     """Drop duplicates if the settings request it, and hold out one document if `holdout` selects none.
 
-    results: the facts of each unit. Returns the facts of all units, rewritten or not, in the same order.
+    unit_facts: the facts of each unit. Returns the facts of all units, rewritten or not, in the same order.
     """
-    facts_of_units = list(results)
-    calls = ((rewrite,) for rewrite in iter_rewrites(units, results))  # the arguments of each call
+    new_facts = list(unit_facts)
+    calls = ((rewrite,) for rewrite in iter_rewrites(units, unit_facts))  # the arguments of each call
     # Without `dedup`, only the units that contain the one held-out document are rewritten, so one process is enough.
     workers = min(workers, len(units)) if units[0].settings.dedup else 1
     remedy = "run the same command again with fewer --workers, which need less memory"
     with closing(executor.map_unordered(rewrite_shards, calls, workers, remedy)) as finished:
         for (rewrite,), facts in finished:
-            facts_of_units[rewrite.number] = facts
-    return facts_of_units
+            new_facts[rewrite.number] = facts
+    return new_facts
 
 
-def iter_rewrites(units: Sequence[ShardUnit], results: Sequence[ShardFacts]) -> Iterator[ShardRewrite]:
+def iter_rewrites(units: Sequence[ShardUnit], unit_facts: Sequence[ShardFacts]) -> Iterator[ShardRewrite]:
     """Yield a rewrite for each unit whose present shards differ from those that the hashes of all units require."""
     heldout_hash = choose_heldout_hash(units)
     is_first_copy = find_first_copies(units) if units[0].settings.dedup else None
     start = 0  # of the unit's documents in `is_first_copy`
-    for number, (unit, facts) in enumerate(zip(units, results, strict=True)):
+    for number, (unit, facts) in enumerate(zip(units, unit_facts, strict=True)):
         if is_first_copy is None and heldout_hash is None and facts.rewritten is None:
             continue
         hashes_of_groups = [hashes for _, hashes in _iter_hashes(unit)]
@@ -170,7 +170,7 @@ def _write_target(unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_
 
 def _write_groups(
     staging: Path, unit: ShardUnit, facts: ShardFacts, target: RewriteTarget, is_retained: Flags
-) -> tuple[dict[Group, UnitCounts], dict[Group, list[ShardRecord]]]:
+) -> tuple[dict[Group, TextCounts], dict[Group, list[ShardRecord]]]:
     """Write the unit's documents to the groups of the target; return the totals and the new shards by group.
 
     The unit's shards are mapped only while this function runs, because NFS cannot delete a mapped file.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from albert_cli import console
-from albert_cli.data.records import UnitCounts
+from albert_cli.data.records import TextCounts
 
 _MAX_UNPAIRED_FRACTION: Final = 0.5  # of the tokens, in documents of one sentence
 
 
 def warn_missing_pairs(
-    counts: UnitCounts, sentence_loss: str | None = None, *, has_other_documents: bool = True
+    counts: TextCounts, sentence_loss: str | None = None, *, has_other_documents: bool = True
 ) -> None:
     """Warn if most of the text is in documents of one sentence, or if "nsp" has no second document.
 

@@ -153,10 +153,10 @@ def _raise_open_file_limit() -> int:
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft_limit == resource.RLIM_INFINITY:
         return _MAX_MAPPED_FILES
-    # macOS rejects a limit above kern.maxfilesperproc, even if `hard_limit` is infinite.
     maximum = _MAX_MAPPED_FILES
     if hard_limit != resource.RLIM_INFINITY:
         maximum = min(maximum, hard_limit)
+    # macOS may reject `maximum`, because kern.maxfilesperproc is lower; then the second limit is tried.
     for limit in (maximum, min(maximum, _MAX_OPEN_FILES_MACOS)):
         if soft_limit < limit:
             with suppress(ValueError, OSError):
@@ -168,10 +168,11 @@ def _raise_open_file_limit() -> int:
 class TokenCorpus:
     """The shards of one split, addressed by global token positions from 0 to `n_tokens`; no text is held in memory.
 
-    token_starts: the global position of each shard's first token, and last the total, int64 [shards + 1];
-    document_starts: the global number of each shard's first document, and last the total, int64 [shards + 1];
-    copies: number of copies of each shard, which are adjacent, int64 [shards]; first_copies: the index of each shard's
-    first copy, int64 [shards]; n_distinct_documents: number of documents if each shard is counted once.
+    * `token_starts` int64 [shards + 1]: the global position of each shard's first token, and last the total.
+    * `document_starts` int64 [shards + 1]: the global number of each shard's first document, and last the total.
+    * `copies` int64 [shards]: number of copies of each shard, which are adjacent.
+    * `first_copies` int64 [shards]: the index of each shard's first copy.
+    * `n_distinct_documents`: number of documents if each shard is counted once.
     """
 
     def __init__(
@@ -193,12 +194,14 @@ class TokenCorpus:
         self.document_starts = offsets_from_lengths(np.array([record.documents for record in records], np.int64))
         self.n_tokens = int(self.token_starts[-1])
         self.n_documents = int(self.document_starts[-1])
-        _, first_copies, shard_numbers, copies = np.unique(
-            [record.name for record in records], return_index=True, return_inverse=True, return_counts=True
+        # Copies of a shard have equal names, so each distinct name is one distinct shard.
+        names = [record.name for record in records]
+        _, first_index, name_index, n_copies = np.unique(
+            names, return_index=True, return_inverse=True, return_counts=True
         )
-        self.first_copies = first_copies[shard_numbers].astype(np.int64)
-        self.copies = copies[shard_numbers].astype(np.int64)
-        self.n_distinct_documents = int(np.diff(self.document_starts)[first_copies].sum())
+        self.first_copies = first_index[name_index].astype(np.int64)
+        self.copies = n_copies[name_index].astype(np.int64)
+        self.n_distinct_documents = int(np.diff(self.document_starts)[first_index].sum())
 
     @classmethod
     def open(cls, directory: Path, split: Split = "train") -> TokenCorpus:

@@ -166,15 +166,14 @@ def tokenize_documents(documents: Sequence[Document], vocabulary: Vocabulary, la
     texts = (" ".join(paragraphs) for paragraphs in paragraphs_by_document)
     hashes = np.fromiter(map(hash_single_spaced, texts), np.uint64, len(documents))
     sentences_by_document = [segment_paragraphs(paragraphs, language) for paragraphs in paragraphs_by_document]
-    tokens = vocabulary.encode_sentences(list(chain.from_iterable(sentences_by_document)))
-    sentence_lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
-    ids = np.fromiter(chain.from_iterable(tokens), np.int32, int(sentence_lengths.sum()))
+    ids_by_sentence = vocabulary.encode_sentences(list(chain.from_iterable(sentences_by_document)))
+    sentence_lengths = np.fromiter(map(len, ids_by_sentence), np.int64, len(ids_by_sentence))
+    ids = np.fromiter(chain.from_iterable(ids_by_sentence), np.int32, int(sentence_lengths.sum()))
     has_tokens = sentence_lengths > 0
-    # For each document, the number of sentences up to its end.
-    document_ends = np.cumsum([len(sentences) for sentences in sentences_by_document], dtype=np.int64)
-    # For each sentence, the number of sentences with tokens before it; the last element is their total.
-    n_with_tokens_before = np.append(0, np.cumsum(has_tokens))
-    document_sizes = np.diff(n_with_tokens_before[document_ends], prepend=0)  # without sentences that have no token
+    n_sentences = np.fromiter(map(len, sentences_by_document), np.int64, len(documents))
+    document_index = np.repeat(np.arange(len(documents)), n_sentences)  # of each sentence
+    # The number of sentences in each document, without sentences that have no token.
+    document_sizes = np.bincount(document_index[has_tokens], minlength=len(documents))
     has_sentences = document_sizes > 0
     return TokenizedDocuments(ids, sentence_lengths[has_tokens], document_sizes[has_sentences], hashes[has_sentences])
 

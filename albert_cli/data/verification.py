@@ -51,12 +51,12 @@ def verify_data(directory: Path, everything: bool = False) -> int:
 class VerifiedUnit:
     """The signatures of a work unit's files just after its shards were written.
 
-    signatures: those of the shard files, as `collect_file_signatures` returns them.
-    sources: those of the source files; None for a source that is not a file.
+    shard_signatures: those of the shard files, as `collect_file_signatures` returns them.
+    source_signatures: those of the source files; None for a source that is not a file.
     """
 
-    signatures: dict[str, list[int]]
-    sources: list[FileSignature | None]
+    shard_signatures: dict[str, list[int]]
+    source_signatures: list[FileSignature | None]
 
 
 def record_verified_unit(directory: Path, sources: Sequence[FileSignature | None]) -> None:
@@ -76,14 +76,17 @@ def read_verified_unit(directory: Path) -> VerifiedUnit | None:
 
 
 def are_shards_unchanged(directory: Path, verified: VerifiedUnit | None) -> bool:
-    """Return whether the shard files still have their recorded signatures."""
-    return verified is not None and collect_file_signatures(directory) == verified.signatures
+    """Return True if the shard files still have their recorded signatures."""
+    return verified is not None and collect_file_signatures(directory) == verified.shard_signatures
 
 
 def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedUnit | None) -> bool:
-    """Return whether all sources are files of known versions, and still have their recorded signatures."""
+    """Return True if every source still has its recorded signature.
+
+    Returns False if a source is not a file, or if its signature may hide a change (`FileSignature.has_version`).
+    """
     have_versions = all(source is not None and source.has_version for source in sources)
-    return verified is not None and have_versions and list(sources) == verified.sources
+    return verified is not None and have_versions and list(sources) == verified.source_signatures
 
 
 # ---------------------------------------------------------------- signatures
@@ -104,7 +107,7 @@ def collect_file_signatures(directory: Path) -> dict[str, list[int]]:
                 if _is_folder(entry):
                     folders.append(entry.path)
                 else:
-                    signatures[os.path.relpath(entry.path, directory)] = _file_signature(entry.path)
+                    signatures[os.path.relpath(entry.path, directory)] = _size_mtime_inode(entry.path)
     return signatures
 
 
@@ -115,7 +118,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _file_signature(path: str) -> list[int]:
+def _size_mtime_inode(path: str) -> list[int]:
     try:
         status = os.stat(path)  # noqa: PTH116  (a Path for each of tens of thousands of files would be slow)
     except OSError:  # a broken link
@@ -124,7 +127,7 @@ def _file_signature(path: str) -> list[int]:
 
 
 def _is_verified(directory: Path, signatures: dict[str, list[int]]) -> bool:
-    """Return whether these are the signatures that `record_verified_data` has recorded."""
+    """Return True if these are the signatures that `record_verified_data` has recorded."""
     if _verified_in_process.get(directory.resolve()) == signatures:
         return True
     with suppress(CheckpointError):  # the file is missing or damaged

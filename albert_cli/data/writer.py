@@ -9,7 +9,7 @@ from typing import IO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from albert_cli.data.records import GROUPS, Group, ShardRecord, UnitCounts
+from albert_cli.data.records import GROUPS, Group, ShardRecord, TextCounts
 from albert_cli.data.shards import id_type
 from albert_cli.randomness import Integers
 
@@ -49,13 +49,13 @@ class TokenizedDocuments:
             self.hashes[is_selected],
         )
 
-    def count(self) -> UnitCounts:
+    def count(self) -> TextCounts:
         """Count the documents, sentences and tokens."""
         first_sentence = np.cumsum(self.document_sizes) - self.document_sizes
         # A document of one sentence gives no pair for sentence order prediction.
         lone_sentence_indices = first_sentence[self.document_sizes == 1]
         unpaired_tokens = int(self.sentence_lengths[lone_sentence_indices].sum())
-        return UnitCounts(len(self), self.sentence_lengths.size, self.ids.size, unpaired_tokens)
+        return TextCounts(len(self), self.sentence_lengths.size, self.ids.size, unpaired_tokens)
 
     def split(self) -> list[TokenizedDocuments]:
         """Split the documents into one `TokenizedDocuments` for each."""
@@ -83,9 +83,10 @@ class ShardWriter:
         self.max_tokens = max_tokens
         self.dtype = np.dtype(dtype).newbyteorder("<")
         self.shards: list[ShardRecord] = []  # finished shards
-        self.totals = UnitCounts()
+        self.totals = TextCounts()
         self._hashes: IO[bytes] | None = None
-        # The current shard. Each call of `add` appends an array to its offsets, which begin with 0.
+        # The current shard. Sentence offsets count tokens, document offsets count sentences. Both begin with 0, and
+        # each call of `add` appends an array. So the last offsets are the shard's totals.
         self._name = ""
         self._ids: IO[bytes] | None = None
         self._sentence_offsets = [np.zeros(1, "<u4")]
@@ -99,7 +100,7 @@ class ShardWriter:
         n_sentences = int(self._document_offsets[-1][-1])
         is_too_large = n_tokens + documents.ids.size > self.max_tokens
         if is_too_large and len(documents) > 1:
-            # The current shard takes the first of these documents, and a new shard the others.
+            # One by one, the documents fill the current shard; one that no longer fits begins a new shard.
             for document in documents.split():
                 self.add(document)
             return
@@ -171,7 +172,7 @@ class GroupWriter:
                 counts = self._token_counts.setdefault(group, np.zeros(self._vocab_size, np.int64))
                 counts += np.bincount(selected.ids, minlength=self._vocab_size)
 
-    def finish(self) -> tuple[dict[Group, UnitCounts], dict[Group, list[ShardRecord]]]:
+    def finish(self) -> tuple[dict[Group, TextCounts], dict[Group, list[ShardRecord]]]:
         """Close the shards, write the token counts, and return the totals and the shards by group."""
         self.close()
         for group, counts in self._token_counts.items():

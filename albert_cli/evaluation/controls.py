@@ -41,13 +41,13 @@ def parse_controls(text: str | None) -> tuple[str, ...]:
 
 
 def prepare_controls(
-    name: str, prepared: PreparedTask, out: Path, opened: OpenCheckpoints, add: AddIntermediate
+    name: str, prepared: PreparedTask, out: Path, opened: OpenCheckpoints, add_encoder: AddIntermediate
 ) -> dict[str, TaskRuns]:
     """Return the runs of each control, in folders of the task's `out`.
 
-    If the recipe has an intermediate task, the control starts from its own model of that task, which `add` adds. If
-    this model diverges, the control's runs have diverged, too. Raises `ConfigError` if the task is only scored, or if
-    the weights of step 0 were not saved.
+    If the recipe has an intermediate task, the control starts from a separate model of that task, which `add_encoder`
+    adds. If this model diverges, the control's runs have diverged, too. Raises `ConfigError` if the task is only
+    scored, or if the weights of step 0 were not saved.
     """
     request = prepared.request
     if request.controls and not prepared.needs_training:
@@ -61,7 +61,7 @@ def prepare_controls(
         control_task = prepare_evaluation(name, replace(request, overrides=overrides, controls=()), opened)
         runs = TaskRuns(name, control_task, out / CONTROLS_FOLDER / control)
         try:
-            runs = add(runs, out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control)
+            runs = add_encoder(runs, out / control_task.recipe.intermediate_task / CONTROLS_FOLDER / control)
         except DivergedError as error:
             runs = runs.with_diverged_intermediate(error)
         controls[control] = runs
@@ -93,9 +93,9 @@ def evaluate_with_controls(runs: TaskRuns, inputs: Inputs) -> ScoredResult | Eva
         highest_control_score = max(evaluation.scores_by_seed.values())
         summary = evaluation.model_dump(include=set(SeedSummary.model_fields))
         control_results[name] = ControlResult(**summary, every_seed_above=lowest_score > highest_control_score)
-        if isinstance(inputs.dev, PairFeatures):
+        if isinstance(inputs.dev_features, PairFeatures):
             control_predictions = read_predictions_by_seed(task, control.out, evaluation, len(inputs.dev_examples))
-            difference = compare_predictions(result.metric, inputs.dev.gold, predictions, control_predictions)
+            difference = compare_predictions(result.metric, inputs.dev_features.gold, predictions, control_predictions)
             if difference is not None:
                 differences[name] = difference
     result = result.model_copy(update={"controls": control_results, "differences": differences})

@@ -198,7 +198,7 @@ def _prepare_member(name: str, request: TaskRequest, directory: Path) -> Prepare
 
 def _compute_metrics(prepared: PreparedTask, inputs: Inputs, outputs: object) -> dict[str, float]:
     """Return the task's metrics of outputs for the dev examples; a metric without examples is left out."""
-    metrics = prepared.task.compute_metrics(outputs, inputs.dev, inputs.dev_examples)
+    metrics = prepared.task.compute_metrics(outputs, inputs.dev_features, inputs.dev_examples)
     return {name: metrics[name] for name in prepared.task.metrics if name in metrics}
 
 
@@ -217,7 +217,7 @@ def predict_dev(member: PreparedTask, first: PreparedTask, inputs: Inputs) -> ob
             "an ensemble needs models of the same task",
         )
     if member is first:
-        return task.predict(load_model(first), inputs.dev, first.device)
+        return task.predict(load_model(first), inputs.dev_features, first.device)
     return predict_examples(replace(member, device=first.device), inputs.dev_examples, task)
 
 

@@ -100,7 +100,7 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
     return units
 
 
-def train_ahead(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
+def train_ahead(all_runs: Sequence[TaskRuns], request: TaskRequest) -> None:
     """Fine-tune every seed of every task and of its controls, `nproc` runs at a time.
 
     With `nproc=1`, no cluster and no array job, this trains nothing, because `evaluate_task` fine-tunes seeds that have
@@ -112,28 +112,28 @@ def train_ahead(tasks: Sequence[TaskRuns], request: TaskRequest) -> None:
     checkpoint or another recipe.
     """
     if request.array_job is not None:
-        train_array_job(tasks, request.array_job, request.nproc)
-        require_finished(tasks, request.array_job)
+        train_array_job(all_runs, request.array_job, request.nproc)
+        require_finished(all_runs, request.array_job)
         return
-    items = _list_items(tasks)
-    _check_started_runs(tasks, items)
+    items = _list_items(all_runs)
+    _check_started_runs(all_runs, items)
     if request.nproc > 1 or executor.has_cluster():
         _require_checkpoints(items)
         _run_items(items, request.nproc)
 
 
-def train_array_job(tasks: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) -> None:
+def train_array_job(all_runs: Sequence[TaskRuns], array_job: ArrayJob, nproc: int) -> None:
     """Fine-tune the unfinished runs that belong to an array job.
 
     Raises `ConfigError` if a run of any job is of other data, another checkpoint or another recipe.
     """
-    items = [item for item in array_job.select(_list_items(tasks)) if not _is_finished(item)]
-    _check_started_runs(tasks, items)
+    items = [item for item in array_job.select(_list_items(all_runs)) if not _is_finished(item)]
+    _check_started_runs(all_runs, items)
     _require_checkpoints(items)
     _run_items(items, nproc)
 
 
-def _check_started_runs(tasks: Sequence[TaskRuns], items: Sequence[_RunItem]) -> None:
+def _check_started_runs(all_runs: Sequence[TaskRuns], items: Sequence[_RunItem]) -> None:
     """Raise `ConfigError` if a run of the tasks cannot be resumed; do nothing if all `items` are finished.
 
     Call it before one of `items` is trained. Otherwise the directory would hold runs of different data, checkpoints or
@@ -143,7 +143,7 @@ def _check_started_runs(tasks: Sequence[TaskRuns], items: Sequence[_RunItem]) ->
         return
     task = None
     inputs = None
-    for runs in _with_controls(tasks):
+    for runs in _with_controls(all_runs):
         prepared = runs.prepared
         started = [seed for seed in seeds_of(prepared) if (run_directory(runs.out, seed) / "recipe.toml").is_file()]
         for seed in started:
@@ -153,15 +153,15 @@ def _check_started_runs(tasks: Sequence[TaskRuns], items: Sequence[_RunItem]) ->
             check_run(prepared, inputs, run_directory(runs.out, seed), seed)
 
 
-def _with_controls(tasks: Sequence[TaskRuns]) -> list[TaskRuns]:
-    """Return the tasks to fine-tune, each before its controls; without those whose intermediate model diverged."""
-    all_runs = [runs for task in tasks for runs in (task, *task.controls.values())]
-    return [runs for runs in all_runs if runs.prepared.needs_training and runs.diverged is None]
+def _with_controls(all_runs: Sequence[TaskRuns]) -> list[TaskRuns]:
+    """Return the runs to fine-tune, each before its controls; without those whose intermediate model diverged."""
+    with_controls = [runs for task_runs in all_runs for runs in (task_runs, *task_runs.controls.values())]
+    return [runs for runs in with_controls if runs.prepared.needs_training and runs.diverged is None]
 
 
-def require_finished(tasks: Sequence[TaskRuns], array_job: ArrayJob) -> None:
+def require_finished(all_runs: Sequence[TaskRuns], array_job: ArrayJob) -> None:
     """Raise `ArrayJobDone` if a run of any job is unfinished."""
-    items = _list_items(tasks)
+    items = _list_items(all_runs)
     finished = sum(map(_is_finished, items))
     if finished < len(items):
         raise ArrayJobDone(array_job, finished, total=len(items))
@@ -230,10 +230,10 @@ def evaluate_runs(runs: TaskRuns, inputs: Inputs, baseline_cache: BaselineCache)
 # ---------------------------------------------------------------- work items
 
 
-def _list_items(tasks: Sequence[TaskRuns]) -> list[_RunItem]:
+def _list_items(all_runs: Sequence[TaskRuns]) -> list[_RunItem]:
     """Return a work item for each run: the seeds of the first task, then of its controls, then of the next task."""
     items = []
-    for runs in _with_controls(tasks):
+    for runs in _with_controls(all_runs):
         prepared = runs.prepared
         request = prepared.request
         if prepared.intermediate_note:  # the worker, which prepares the task again, must skip that task too

@@ -41,7 +41,8 @@ from albert_cli.training.task_setup import (
 )
 
 SCORING_FILES = (RESULTS, PREDICTIONS, TEST_PREDICTIONS, *OFFICIAL_FILES)
-# A trained run has its own weights, head and class names. The recipe's settings describe its initial checkpoint.
+# A trained run has its own weights, head and class names. So the request's values of these keys, which are for the
+# initial checkpoint, do not apply to the run.
 _RUN_OVERRIDES = ("model.weights=pretrained", "model.head=auto", "model.labels=[]")
 
 
@@ -50,10 +51,12 @@ def prepare_evaluation(
 ) -> PreparedTask:
     """Prepare a task for scoring if the checkpoint has the task's head, else for training.
 
-    The request's `retrain`, and the recipe keys `model.weights` and `model.head`, request training of any checkpoint.
-    can_train: False if the command only scores, so that an error does not propose training. Raises `ConfigError` if the
-    classes of a head to score have no names, since it may belong to another task, or if the request has `--split test`
-    and the checkpoint would be trained.
+    Any checkpoint is trained if the request has `retrain`, if `model.weights` is not "pretrained", or if `model.head`
+    is "new". can_train: False if the command only scores, so that an error does not propose training.
+
+    Raises `ConfigError` for a head to score whose classes have no names, because the head may belong to another task.
+    Also raises it for `--split test` if the checkpoint would be trained. Raises `CheckpointError` if `model.labels`
+    names other classes than the task's.
     """
     prepared = prepare_task(name, request, opened, may_be_scored=not request.retrain)
     task = prepared.task
@@ -67,7 +70,8 @@ def prepare_evaluation(
                 "fine-tune it first, which selects the best step on dev, and score the result",
             )
         if model_settings.labels and not training_is_requested:
-            task.reorder_labels(checkpoint)  # raises `ConfigError`: the names in `model.labels` are not the task's
+            # The names in `model.labels` must be the task's. The call raises `CheckpointError` if they are not.
+            task.reorder_labels(checkpoint)
         if prepared.recipe.task in ("table", NER) and checkpoint.output_names and not request.retrain:
             # Training reads the usual columns and the classes of the data, not those of the checkpoint.
             return prepare_task(name, request, opened)
@@ -121,48 +125,49 @@ def _scoring_recipe(name: str, prepared: PreparedTask) -> FinetuneRecipe:
 def load_scoring_inputs(
     name: str,
     request: TaskRequest,
-    first: PreparedTask,
+    first_prepared: PreparedTask,
     directories: Sequence[Path],
     opened: OpenCheckpoints | None = None,
 ) -> Inputs:
-    """Load the inputs to score models, without the rows on which the models are known to be trained.
+    """Load the inputs to score models; dev has no rows on which the models are known to be trained.
 
-    If the data are a single file, scoring uses all of its rows. If a run was trained on this file, the dev examples are
-    the rows that its training held out, and the inputs contain its training examples too.
+    If the data are a single file, all of its rows are dev. If a run was trained on this file, dev is only the part that
+    its training held out; the rest is then the training split of the inputs. If several runs were trained on it, one of
+    them decides, and a message is printed if they held out different parts.
 
-    first: the first model, prepared for scoring. directories: the checkpoints of all models. opened: the checkpoints
-    that this command has already read. Prints which examples of a single file are scored.
+    first_prepared: the first model, prepared for scoring. directories: the checkpoints of all models. opened: the
+    checkpoints that this command has already read. Prints which examples of a single file are scored.
     """
-    inputs = first.load_inputs()
-    if request.split == "test" or not _is_single_file(first.task.source, first.request.data):
+    inputs = first_prepared.load_inputs()
+    if request.split == "test" or not _is_single_file(first_prepared.task.source, first_prepared.request.data):
         return inputs
     rows = len(inputs.dev_examples)
     results = {path: read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()}
     # Training may leave out examples of the file, such as questions whose answers are not in their context.
-    data_of_runs = {
+    data_fingerprints = {
         path: result.data
         for path, result in results.items()
         if isinstance(result, RunResult) and sum(result.examples.values()) <= rows
     }
     opened = {} if opened is None else opened
-    all_overrides = list(dict.fromkeys(map(_example_overrides, data_of_runs)))
+    all_overrides = list(dict.fromkeys(map(_example_overrides, data_fingerprints)))
     for overrides in all_overrides:
         all_settings = (*overrides.train, *overrides.dev, *request.overrides)
         trained_request = replace(request, overrides=all_settings, checkpoint=str(directories[0]))
         prepared = prepare_evaluation(name, trained_request, opened, can_train=False)
         task = replace(prepared.task, scores_whole_file=False)
         training_inputs = replace(prepared, task=task, needs_training=True).load_inputs()
-        if training_inputs.fingerprint in data_of_runs.values():
+        if training_inputs.fingerprint in data_fingerprints.values():
             held_out = len(training_inputs.dev_examples)
-            console.info(f"{first.request.data}: the {held_out:,} examples that training held out are scored")
+            console.info(f"{first_prepared.request.data}: the {held_out:,} examples that training held out are scored")
             if len({other.dev for other in all_overrides if other.dev}) > 1:
                 console.info(
-                    f"{first.request.data}: the models held out different examples; "
+                    f"{first_prepared.request.data}: the models held out different examples; "
                     "if a model was trained on some of the scored ones, the scores are too high"
                 )
             return training_inputs
     console.info(
-        f"{first.request.data}: all {rows:,} examples are scored; "
+        f"{first_prepared.request.data}: all {rows:,} examples are scored; "
         "if a model was trained on some of them, the scores are too high"
     )
     return inputs
@@ -170,14 +175,17 @@ def load_scoring_inputs(
 
 @dataclass(frozen=True)
 class _ExampleOverrides:
-    """Overrides with the settings by which a run's training selected its examples; empty without a recipe."""
+    """The settings that selected a run's training and dev examples, as overrides; empty if the run has no recipe."""
 
     train: tuple[str, ...] = ()
     dev: tuple[str, ...] = ()
 
 
 def _example_overrides(directory: Path) -> _ExampleOverrides:
-    """Return the overrides from a run's recipe, without `[span]`, which a checkpoint records."""
+    """Return the overrides that select a run's examples.
+
+    The settings in `[span]` also affect the examples, but `_scoring_recipe` already takes these from the checkpoint.
+    """
     path = directory / "recipe.toml"
     if not path.is_file():
         return _ExampleOverrides()
@@ -253,7 +261,7 @@ def predict_examples(
 ) -> object:
     """Return the outputs of the checkpoint's head for N examples, in the task's form, such as logits [N, classes].
 
-    task: the same task with the classes in another order, which is then the order of the outputs. precision: of
+    task: replaces `prepared.task`; its class order, which may differ, is the order of the outputs. precision: of
     matmuls, "fp32" or "bf16".
     """
     features = encode_examples(prepared.task, examples, prepared.vocabulary, prepared.recipe.data.max_seq_length)
@@ -285,7 +293,10 @@ def _read_precision(directory: Path) -> str:
 
 
 def scoring_request(request: TaskRequest, checkpoint: str) -> TaskRequest:
-    """Return `request` without its options for training, to score its checkpoint or one of its trained runs."""
+    """Return `request` without its training options, to score `checkpoint`.
+
+    This is the request's checkpoint, or a run trained from it.
+    """
     overrides = request.overrides
     if checkpoint != request.checkpoint:
         overrides = (*overrides, *_RUN_OVERRIDES)

@@ -68,16 +68,16 @@ class _GridPoint:
     inputs: Inputs
 
 
-def parse_grid(lists: Sequence[str]) -> list[Combination]:
+def parse_grid(value_lists: Sequence[str]) -> list[Combination]:
     """Parse arguments `key=value,value,…` and return every combination; the last list changes fastest.
 
     Raises `ConfigError` for an argument of another form, an unknown key, an empty value or one with a slash, and for a
     setting that is listed twice, also under two keys that exclude each other.
     """
     values_by_key: dict[str, list[str]] = {}
-    for text in lists:
-        key, equals, value_list = text.partition("=")
-        values = [value.strip() for value in value_list.split(",")]
+    for text in value_lists:
+        key, equals, values_text = text.partition("=")
+        values = [value.strip() for value in values_text.split(",")]
         if not equals or not key or not all(values):
             raise ConfigError(f"{text}: expected KEY=VALUE,VALUE,…", "for example lr=1e-5,2e-5 batch=16,32")
         if key not in SHORT_KEYS and "." not in key:
@@ -102,7 +102,7 @@ def _exclude_each_other(key: str, other_key: str) -> bool:
     return settings in exclusive_pairs
 
 
-def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path) -> SearchResult:
+def search_grid(name: str, request: TaskRequest, value_lists: Sequence[str], out: Path) -> SearchResult:
     """Evaluate every combination below `out`, and select the one with the highest median on dev.
 
     Prints the amount of training first. The same command resumes a stopped search. An intermediate task is fine-tuned
@@ -111,7 +111,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     """
     if name == GLUE_SUITE:
         raise ConfigError("a search needs one task", "for example `albert search rte …`")
-    combinations = parse_grid(lists)
+    combinations = parse_grid(value_lists)
     # Results of other combinations or commands in this directory are an error.
     folders = [glob.escape(_folder_name(combination)) for combination in combinations]  # a value may have brackets
     require_own_output(out, RESULTS, *folders, "intermediate-*")
@@ -124,7 +124,7 @@ def search_grid(name: str, request: TaskRequest, lists: Sequence[str], out: Path
     budget = _compute_budget(points, request.runs)
     console.info(
         f"{budget.combinations} combinations, {count_of(request.runs, 'seed')} each: "
-        f"{budget.runs} runs, {budget.steps:,} steps, with finished runs, without intermediate tasks"
+        f"{budget.runs} runs, {budget.steps:,} steps (finished runs are counted, intermediate tasks are not)"
     )
     # While the search runs, `albert status` reads the runs' directories (units) from the plan file.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)

@@ -76,7 +76,7 @@ def evaluate_task(
     if not prepared.needs_training:
         return score_checkpoint(prepared, inputs, out)
     require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
-    _note_encoder_only(prepared)
+    _print_dropped_head(prepared)
     task = prepared.task
     outcomes: list[RunResult | DivergedSeed] = []
     baselines_by_seed: dict[int, Baselines] = {}
@@ -99,35 +99,35 @@ def evaluate_task(
                 baseline_cache[key] = train_baselines(task, seed_inputs.train_examples, seed_inputs.dev_examples)
             baselines_by_seed[seed] = baseline_cache[key]
     result = summarize_runs(task.title, outcomes, _median_baselines(list(baselines_by_seed.values())))
-    result = _add_classical_difference(result, prepared, inputs, out, baselines_by_seed)
+    result = _add_baseline_difference(result, prepared, inputs, out, baselines_by_seed)
     result.write(out / RESULTS)
     return result
 
 
-def _add_classical_difference(
+def _add_baseline_difference(
     result: EvaluationResult,
     prepared: PreparedTask,
     inputs: Inputs,
     out: Path,
     baselines_by_seed: Mapping[int, Baselines],
 ) -> EvaluationResult:
-    """Return the result with its difference to the best linear model.
+    """Return the result with its difference to the best baseline, a linear model, under the key `CLASSICAL`.
 
     The result is unchanged if no linear model was trained, and for tasks that do not classify whole inputs.
     """
-    if result.best_baseline is None or not isinstance(inputs.dev, PairFeatures):
+    if result.best_baseline is None or not isinstance(inputs.dev_features, PairFeatures):
         return result
     name, _ = result.best_baseline
     predictions = read_predictions_by_seed(prepared.task, out, result, len(inputs.dev_examples))
-    classical_predictions = {seed: baselines[name].predictions for seed, baselines in baselines_by_seed.items()}
-    difference = compare_predictions(result.metric, inputs.dev.gold, predictions, classical_predictions)
+    baseline_predictions = {seed: baselines[name].predictions for seed, baselines in baselines_by_seed.items()}
+    difference = compare_predictions(result.metric, inputs.dev_features.gold, predictions, baseline_predictions)
     if difference is None:
         return result
     return result.model_copy(update={"differences": {CLASSICAL: difference}})
 
 
-def _note_encoder_only(prepared: PreparedTask) -> None:
-    """Print a note if the checkpoint is a fine-tuned one, of which training uses only the encoder."""
+def _print_dropped_head(prepared: PreparedTask) -> None:
+    """Print a note if training drops the head of a fine-tuned checkpoint and uses only its encoder."""
     checkpoint = prepared.checkpoint
     settings = prepared.recipe.model
     if prepared.intermediate is not None:  # the encoder comes from the intermediate task's model, not from `checkpoint`
@@ -148,6 +148,7 @@ def _note_encoder_only(prepared: PreparedTask) -> None:
     else:  # a pretrained checkpoint
         return
     has_classes = bool(classes) and bool(task.output_names)
+    # The task may be the same, but its classes differ: list both sets of classes, because they are the reason.
     if may_be_same_task and has_classes and match_labels(task.output_names, classes) is None:
         target += f" ({', '.join(task.output_names)})"
     console.info(f"{checkpoint.directory}: {origin}; {target} is trained from its encoder")

@@ -100,7 +100,11 @@ def evaluate(name: str, request: TaskRequest, out: Path, submission_file: Path |
 
 
 def _train_intermediate(runs: TaskRuns, folder: Path, opened: OpenCheckpoints) -> TaskRuns:
-    """Return runs that start from a model of their intermediate task, which a run in `folder` fine-tunes first."""
+    """Fine-tune on the runs' intermediate task in `folder`, unless that is finished; return the runs with its encoder.
+
+    Runs without an intermediate task are returned unchanged. If the data of the intermediate task are missing, the runs
+    start from the checkpoint itself, with a warning.
+    """
     return replace(runs, prepared=add_intermediate(runs.prepared, folder, opened=opened))
 
 
@@ -123,14 +127,14 @@ class _SuitePlan:
         return {name: self.prepared_tasks[name] for name in self.intermediate_tasks}
 
     @property
-    def skipped_intermediates(self) -> dict[str, str]:
-        """The reason why no task starts from a model of a task, by the task's name."""
+    def unusable_intermediates(self) -> dict[str, str]:
+        """The tasks from whose models no other task can start, each with the reason."""
         return {**self.left_out, **dict.fromkeys(self.intermediate_tasks, "it has an intermediate task itself")}
 
     def check_dependent_runs(self, request: TaskRequest, out: Path, opened: OpenCheckpoints) -> None:
         """Raise `ConfigError` if runs that an earlier call started could not start from their intermediate task now."""
         for name, intermediate in self.intermediate_tasks.items():
-            if intermediate not in self.skipped_intermediates:
+            if intermediate not in self.unusable_intermediates:
                 prepared = self.prepared_tasks[name]
                 directories = [out / unit for unit in list_units({name: prepared}, request)]
                 check_intermediate_of_runs(prepared, directories, opened=opened)
@@ -141,24 +145,24 @@ class _SuitePlan:
         """Return the runs of a task, or of a control, with the model of its intermediate task as the initial encoder.
 
         The model is from the suite's finished runs of the intermediate task (`suite_runs`), or from the runs of its
-        controls, that start from the same encoder. It is the model from which an earlier call started some of `runs`,
-        because runs of one result must not differ in it; without such runs it is the best model. If there are no
-        finished runs, a run in `folder` is fine-tuned. A task whose intermediate task is left out, or has an
-        intermediate task itself, starts from the checkpoint, with a warning. Raises `AllSeedsDiverged` if no seed of
-        the intermediate task has a score.
+        controls, that start from the same encoder. If an earlier call has started some of `runs`, all start from the
+        same model as these, because the runs of one result must not differ in it. Otherwise they start from the best
+        model. If there are no finished runs, a run in `folder` is fine-tuned. A task whose intermediate task is left
+        out, or has an intermediate task itself, starts from the checkpoint, with a warning. Raises `AllSeedsDiverged`
+        if no seed of the intermediate task has a score.
         """
         prepared = runs.prepared
         name = missing_intermediate(prepared)
         if name is None:
             return runs
-        if name in self.skipped_intermediates:
-            return replace(runs, prepared=skip_intermediate(prepared, self.skipped_intermediates[name]))
+        if name in self.unusable_intermediates:
+            return replace(runs, prepared=skip_intermediate(prepared, self.unusable_intermediates[name]))
         encoder = encoder_overrides(prepared)
-        candidates = [task for task in suite_runs if task.name == name]
-        candidates += [control for task in candidates for control in task.controls.values()]
-        for other in candidates:
-            if other.prepared.needs_training and encoder_overrides(other.prepared) == encoder:
-                directory = find_recorded_intermediate(runs, other) or find_best_run(other)
+        candidates = [candidate for candidate in suite_runs if candidate.name == name]
+        candidates += [control for candidate in candidates for control in candidate.controls.values()]
+        for candidate in candidates:
+            if candidate.prepared.needs_training and encoder_overrides(candidate.prepared) == encoder:
+                directory = find_recorded_intermediate(runs, candidate) or find_best_run(candidate)
                 return replace(runs, prepared=use_intermediate(prepared, directory, opened))
         return _train_intermediate(runs, folder, opened)
 
@@ -202,9 +206,14 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
 def _evaluate_in_order(
     request: TaskRequest, plan: _SuitePlan, out: Path, opened: OpenCheckpoints
 ) -> dict[str, TaskEvaluation]:
-    """Evaluate MNLI before the tasks that start from its model; raise `AllSeedsDiverged` if a task has no score."""
+    """Evaluate MNLI before the tasks that start from its model.
+
+    Raises `AllSeedsDiverged` if a task has no score. In an array job, raises `ArrayJobDone` unless the runs of all jobs
+    are finished.
+    """
     ready_runs = _list_runs(plan.ready_tasks, out, opened, partial(_train_intermediate, opened=opened))
     if request.array_job is not None:
+        # Raises `ArrayJobDone` unless all runs are finished.
         _train_array_job_in_order(request, request.array_job, plan, ready_runs, out, opened)
     results, diverged = _evaluate_tasks(request, ready_runs)
     dependent_runs = _list_dependent_runs(plan, ready_runs, out, opened)
@@ -271,18 +280,19 @@ def _train_array_job_in_order(
 
 
 def _list_runs(
-    prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints, add: AddIntermediate
+    prepared_tasks: Mapping[str, PreparedTask], out: Path, opened: OpenCheckpoints, add_encoder: AddIntermediate
 ) -> list[TaskRuns]:
     """Return the runs of each task and of its controls.
 
-    add: adds the initial encoder to the runs of a task or a control, and may fine-tune it on the intermediate task.
+    add_encoder: adds the initial encoder to the runs of a task or a control, and may fine-tune it on the intermediate
+    task.
     """
     all_runs = []
     for name, prepared in prepared_tasks.items():
         task_out = out / name
-        controls = prepare_controls(name, prepared, task_out, opened, add)
+        controls = prepare_controls(name, prepared, task_out, opened, add_encoder)
         runs = TaskRuns(name, prepared, task_out, controls)
-        all_runs.append(add(runs, task_out / prepared.recipe.intermediate_task))
+        all_runs.append(add_encoder(runs, task_out / prepared.recipe.intermediate_task))
     return all_runs
 
 
@@ -290,18 +300,18 @@ def _list_dependent_runs(
     plan: _SuitePlan, ready_runs: Sequence[TaskRuns], out: Path, opened: OpenCheckpoints
 ) -> list[TaskRuns]:
     """Return the runs of the tasks that wait for another task; `ready_runs`, for which they wait, are finished."""
-    add = partial(plan.add_intermediate_of_suite, suite_runs=ready_runs, opened=opened)
-    return _list_runs(plan.dependent_tasks, out, opened, add)
+    add_encoder = partial(plan.add_intermediate_of_suite, suite_runs=ready_runs, opened=opened)
+    return _list_runs(plan.dependent_tasks, out, opened, add_encoder)
 
 
 def _evaluate_tasks(
-    request: TaskRequest, tasks: Sequence[TaskRuns]
+    request: TaskRequest, all_runs: Sequence[TaskRuns]
 ) -> tuple[dict[str, TaskEvaluation], dict[str, AllSeedsDiverged]]:
     """Evaluate tasks with their controls; return the results, and the errors of the tasks whose seeds all diverged."""
-    train_ahead(tasks, request)
+    train_ahead(all_runs, request)
     results: dict[str, TaskEvaluation] = {}
     diverged: dict[str, AllSeedsDiverged] = {}
-    for runs in tasks:
+    for runs in all_runs:
         try:
             results[runs.name] = evaluate_with_controls(runs, runs.prepared.load_inputs())
         except AllSeedsDiverged as error:

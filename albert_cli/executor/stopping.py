@@ -27,7 +27,7 @@ def request_stop() -> None:
 def stopping_on_signals(stop_workers: Callable[[], None], max_seconds: float | None) -> Iterator[None]:
     """Stop the parallel work of the block on SIGTERM, on Ctrl-C, and after `max_seconds` (None: no limit).
 
-    stop_workers: a function that requests the running work to stop.
+    stop_workers: a function that tells the running work to stop.
     """
     _stop_requested.clear()
 
@@ -49,7 +49,7 @@ def _alarm(seconds: float | None) -> Iterator[None]:
     def send_signal() -> None:
         # While a training loop runs in this process, SIGTERM calls the loop's handler instead of `stop`. The loop then
         # saves and raises `Interrupted` after its current step. But if that was its last step, the loop ends as usual,
-        # and only this request prevents that further work starts.
+        # and only this request prevents further work from starting.
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 

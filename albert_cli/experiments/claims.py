@@ -2,7 +2,7 @@
 
 The verdicts are: holds, does not hold at this scale, too noisy to tell, not learned at this scale, and not measured.
 A condition of a claim compares a measured quantity, its left side, with a bound (`experiment.Condition`). The left side
-has one value per seed. The one-sided confidence bounds of the mean over seeds decide if the condition holds. They
+has one value per seed. The one-sided confidence limits of the mean over seeds decide if the condition holds. They
 combine two errors: the spread of the seeds (Student's t), and the jackknife error of the mean (`uncertainty`). A score
 has a jackknife error because all seeds are scored on the same limited number of examples, and a time has one because
 the speed of a run varies. A single seed has no spread, so it decides nothing. Counts have no error. A claim about what
@@ -31,15 +31,15 @@ NOISY: Final[Verdict] = "too noisy to tell"
 NOT_LEARNED: Final[Verdict] = "not learned at this scale"
 NOT_MEASURED: Final[Verdict] = "not measured"
 
-CONFIDENCE: Final = 0.9  # of each of the two one-sided bounds
+CONFIDENCE: Final = 0.9  # of each of the two one-sided limits
 Values = Mapping[str, Mapping[str, Mapping[int, JackknifeEstimate]]]  # variant -> metric -> seed -> estimate
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a condition, with the left side of each seed, the mean over seeds, and the bounds of the mean.
+    """The verdict on a condition, with the left side of each seed, and the mean over seeds with its confidence limits.
 
-    The left side is None after a division by zero. The mean and the bounds are None if they are unknown.
+    The left side is None after a division by zero. The mean and the limits are None if they are unknown.
     """
 
     condition: Condition
@@ -158,10 +158,11 @@ def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
 
 
 def _decide(condition: Condition, bound: float, low: float, high: float) -> Verdict:
-    """Return the verdict for a mean with the confidence bounds `low` and `high`.
+    """Return the verdict for a mean with the confidence interval from `low` to `high`.
 
-    The condition holds if both are beyond `bound`, by however little. Otherwise the difference is not certain, and the
-    condition fails if neither is more than `condition.smallest_difference` beyond `bound`.
+    The condition "above" holds if the whole interval is above `bound`. It fails if the interval is not, and ends at or
+    below `bound` + `condition.smallest_difference`. In all other cases it is undecided (`NOISY`). For "below", the
+    directions are reversed. "equal" holds if the interval is only `bound`, and fails if `bound` is outside of it.
     """
     match condition.must:
         case "above":

@@ -35,7 +35,11 @@ class ExperimentScale:
     changes: RecipeValues = field(default_factory=dict)
     """Changes to the base recipe, applied before the variant's changes."""
     borrow: ScaleName | None = None
-    """The scale whose changes to the variants apply here; its `variants`, `changes` and `extra_text` are defaults."""
+    """The scale to borrow from.
+
+    The variants' changes for that scale apply at this scale, and this scale's `variants`, `changes` and `extra_text`
+    default to that scale's.
+    """
     step_fraction: float = 1.0
     """The fraction of a variant's pretraining steps that this scale runs."""
     text: tuple[str, ...] = ("docs:",)
@@ -44,7 +48,10 @@ class ExperimentScale:
     alternative_text: tuple[str, ...] = ()
     """Sources that a message suggests if the text cannot be read."""
     probe_text: tuple[str, ...] = ()
-    """Text to compute intrinsic scores on; empty for the held-out text. TASKS in it is the folder of `--tasks`."""
+    """The sources of the text on which intrinsic scores are computed, such as `squad:TASKS/squad/dev-v1.1.json`.
+
+    TASKS is the folder of `--tasks`. Without sources, the scores are computed on the held-out text.
+    """
     vocabulary: int = 30_000
     """The number of tokens in the vocabulary."""
     sample: int = 2_000_000
@@ -109,7 +116,10 @@ class Variant:
 
     @property
     def dependencies(self) -> tuple[str, ...]:
-        """The variants to train before this one."""
+        """The variants that are trained before this one.
+
+        `match_time_of` is not among them, because `albert bench` measures its time.
+        """
         return tuple(name for name in (self.after, self.teacher, *self.members) if name)
 
 
@@ -177,7 +187,10 @@ class Condition:
 
     @property
     def smallest_difference(self) -> float:
-        """Half a point if one score must be higher than another, else 0: the use is in `claims._decide`."""
+        """The difference up to which `claims._decide` counts an uncertain difference of two scores as a failure.
+
+        It is half a point if one score must be higher or lower than another, and 0 for other conditions.
+        """
         if self.bound == 0 and self.minus and all(map(is_score, self.metrics)):
             return SMALLEST_DIFFERENCE
         return 0.0
@@ -198,7 +211,7 @@ class PaperClaim:
     source: str
     """The table or section of the paper, with the numbers that it reports."""
     margin: str
-    """The reason for the bounds of the conditions, in words."""
+    """Text, not a number: why the conditions have their bounds."""
     conditions: tuple[Condition, ...]
     learned: tuple[str, ...] = ()
     """Measured values that must exceed `LEARNED_ABOVE`, because models that have learned nothing differ by chance."""
@@ -224,7 +237,7 @@ class PaperClaim:
 
     @property
     def compares_tasks(self) -> bool:
-        """True if the statement is about scores of fine-tuned models: `task_NAME`, `tasks_mean` and the like."""
+        """True if a condition has a score of tasks: a metric such as `task_NAME` or `tasks_mean`."""
         return any(metric.startswith("task") for condition in self.conditions for metric in condition.metrics)
 
 

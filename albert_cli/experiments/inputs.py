@@ -59,7 +59,7 @@ _ReadFiles = Callable[[str], _TaskFiles]  # of the task with this name
 
 
 def hash_texts(request: ExperimentRequest, scale: ExperimentScale) -> dict[str, list[str]]:
-    """Return the names and hashes of the local files of each text of a request and a scale, by source."""
+    """Return, for each text source of the request and the scale, the names and hashes of its local files."""
     sources = dict.fromkeys((*request.text, *request.extra_text, *scale.text, *scale.extra_text))
     return {source: _hash_text(source) for source in sources}
 
@@ -67,8 +67,8 @@ def hash_texts(request: ExperimentRequest, scale: ExperimentScale) -> dict[str, 
 def _hash_text(source: str) -> list[str]:
     """Return the name and the SHA-256 of each local file of a source, in order.
 
-    The list is empty for a source without local files, and for one that cannot be read, which the checks before a run
-    report.
+    The list is empty for a source without local files, and for an unreadable source. The checks before a run report
+    such a source.
     """
     if is_url(source):  # listing its files needs the network
         return []
@@ -83,9 +83,9 @@ def _hash_text(source: str) -> list[str]:
 def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> tuple[dict[str, str], dict[str, str]]:
     """Return the identity of each available task's data, and for each other task the reason to skip it.
 
-    The identity is a hash of the examples of the task and of its intermediate task, and "" for data without files.
-    Raises `InputError` if `--tasks` is no folder, or the folder of a single task of GLUE, and `ConfigError` if a task
-    does not exist.
+    The identity has the hashes of the examples of the task and of its intermediate task. It is "" for the recall table,
+    for minimal pairs, and in a dry run without `--tasks`. Raises `InputError` if `--tasks` is not a folder, or if it is
+    the folder of one GLUE task instead of their parent, and `ConfigError` if a task does not exist.
     """
     reason_without_folder = "" if request.dry_run else "--tasks is missing"  # a dry run needs no files
     read_files = None
@@ -120,7 +120,7 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
 def plan_task_data(name: str, identity: str, request: ExperimentRequest, scale: ExperimentScale) -> DataInput:
     """Return the data of a task that is fine-tuned: the directory of its files, or a stage that generates them.
 
-    identity: as from `find_available_tasks`.
+    identity: the task's value in the first result of `find_available_tasks`.
     """
     if name == RECALL_TASK:
         source = _recall_text(request, scale)[0]  # the module `recall_table` takes a single source
@@ -244,19 +244,22 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     The data are tokenized from the sources in the scale's `probe_text` whose files exist. If there are none, they are
     the training data, whose held-out text `albert probe` scores.
     """
-    paths = {source: source for source in scale.probe_text}  # source in the scale -> source with the path of --tasks
+    # By source of `probe_text`, the same source with the folder of --tasks in place of TASKS
+    resolved_sources = {source: source for source in scale.probe_text}
     existing: list[str] = []
     if request.tasks is not None:
         for source in scale.probe_text:
             kind, separator, name = source.partition(":TASKS/")
             if separator:
-                paths[source] = f"{kind}:{match_case(request.tasks, name)}"
-        # A source is `squad:FILE` or `race:FOLDER`.
-        existing = [source for source, path in paths.items() if Path(path.partition(":")[2]).exists()]
+                resolved_sources[source] = f"{kind}:{match_case(request.tasks, name)}"
+        for source, resolved in resolved_sources.items():
+            path = resolved.partition(":")[2]  # a source is `squad:FILE` or `race:FOLDER`
+            if Path(path).exists():
+                existing.append(source)
     elif request.dry_run:  # a dry run without --tasks shows the complete plan
-        existing = list(paths)
+        existing = list(resolved_sources)
     reason = "does not exist, so intrinsic scores do not include it"
-    skipped = {path: reason for source, path in paths.items() if source not in existing}
+    skipped = {resolved: reason for source, resolved in resolved_sources.items() if source not in existing}
     usual = plan_data(request, scale, "usual")
     if not existing:
         return usual, skipped
@@ -266,9 +269,11 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     else:
         needs = [plan_vocabulary(request, scale)]
         vocabulary = str(request.directory(needs[0]))
-    argv = ["data", *(paths[source] for source in existing), "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
-    # The identity of the training data determines the vocabulary. The files identify the text, not the path of --tasks.
-    files = [_hash_text(paths[source]) for source in existing]
+    sources = [resolved_sources[source] for source in existing]
+    argv = ["data", *sources, "--vocab", vocabulary, "--holdout", "0", "--out", OUT]
+    # `usual.identity` stands for the vocabulary, which it determines. The hashes of the files identify the text, so the
+    # same text below another --tasks folder gives the same stage.
+    files = [_hash_text(source) for source in sources]
     facts = {"text": existing, "files": files, "vocab": usual.identity}
     stage = create_stage(request, "data", "token shards for intrinsic scores", facts, needs, argv)
     return _as_input(request, stage), skipped

@@ -1,7 +1,7 @@
 """The metrics that experiments measure: their column headers, the values that show learning, and the paper's columns.
 
-Recipes, claims and reports refer to a metric by its name here. A task has the metric `task_NAME` in addition and, if it
-has several scores, one `task_NAME_SCORE` for each of them.
+Recipes, claims and reports refer to a metric by its name here. In addition to the metrics in `METRICS`, each task has
+the metric `task_NAME`. A task with several scores also has `task_NAME_SCORE` for each score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ METRICS: Final = {
     "hidden": "hidden size",
     "steps": "steps",
     "total_seconds": "pretraining time",
-    # The steps at the speed after the first line of the journal: claims compare it, because it has no compilation.
+    # The number of steps times the seconds per step after the first line of the journal. The first line's time contains
+    # the compilation, so claims compare this metric.
     "seconds": "pretraining time without compilation",
     "speedup": "speedup",
     "mlm_accuracy": "MLM accuracy",
@@ -56,8 +57,9 @@ LEARNED_ABOVE: Final = {
     "sop_accuracy": 0.535,
     "minimal_pairs_accuracy": 0.535,
 }
-# If the difference of two scores is certainly above 0, the claim that one is higher holds. Otherwise the claim fails
-# unless the difference may be larger than this. The paper's own tables differ by 0.4 and 0.5 points for the same model
+# The smallest difference that counts. The claim that a score is higher than another holds if the whole confidence
+# interval of their difference is above 0. It fails if the interval is not, and ends at or below this value. In all
+# other cases it is undecided (`claims._decide`). The paper's own tables differ by 0.4 and 0.5 points for the same model
 # (MNLI in Tables 3 and 4: 81.6 and 82.0 all-shared, 83.7 and 83.2 not shared).
 SMALLEST_DIFFERENCE: Final = 0.005
 # Counts, which are equal for all seeds and have no error.

@@ -19,7 +19,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from albert_cli import config, console, store
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
-from albert_cli.data.pairs import PairSettings, examples_per_pass, sample_pairs
+from albert_cli.data.pairs import PairSettings, SentenceLoss, examples_per_pass, sample_pairs
 from albert_cli.data.records import read_data_facts
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.data.verification import verify_data
@@ -47,14 +47,11 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import TrainSettings
 
 _MICRO_BATCH: Final = 64  # sequences in a forward pass
-# The rule for the second segment of a sequence: the next segment, in half of the sequences swapped with the first
-# ("sop") or replaced by a segment of another document ("nsp").
-_PairRule = Literal["none", "sop", "nsp"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeRecipe:
-    """The recipe that `-s` changes, whose only section has the settings of the sampled examples."""
+    """A recipe with one section, `data`: the settings of the sampled examples, which `-s` changes."""
 
     data: PairSettings = dataclasses.field(default_factory=PairSettings)
 
@@ -80,12 +77,12 @@ def probe(
     score, too.
     Raises `CheckpointError` without a masked-language head, and `ConfigError` if the data have another vocabulary.
     """
-    grammar_pairs = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
+    minimal_pair_examples = read_minimal_pairs(minimal_pairs) if minimal_pairs is not None else []
     pretrained = hub.read_checkpoint(hub.find_checkpoint(checkpoint))
     fingerprint = store.fingerprint(pretrained.directory)  # now, because the run may delete the step while it trains
     corpora = _load_text(data, pretrained)
-    pairs = _pair_settings(pretrained, overrides)
-    one_pass = examples_per_pass(corpora.heldout, pairs)
+    pair_settings = _pair_settings(pretrained, overrides)
+    one_pass = examples_per_pass(corpora.heldout, pair_settings)
     if sequences > one_pass:  # a second pass would only repeat the text, which makes no score more certain
         console.info(f"{data}: a pass over the scored text has {one_pass:,} sequences, so no more are scored")
         sequences = one_pass
@@ -95,19 +92,19 @@ def probe(
     settings = TrainSettings(eval_sequences=sequences, micro_batch_size=_MICRO_BATCH)
     prepare_model(model, settings, torch_device)
     model.eval()
-    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pairs, train=settings), corpora)
+    job = PretrainingJob(model, PretrainRecipe(model=pretrained.config, data=pair_settings, train=settings), corpora)
     batches = _sample_batches(job)
     has_pair_head = {"order.weight", "encoder.pooler.weight"} <= set(pretrained.tensors)
     minimal_pair_scores = None
-    if grammar_pairs:
-        minimal_pair_scores = score_minimal_pairs(model, corpora.vocabulary, grammar_pairs, torch_device)
+    if minimal_pair_examples:
+        minimal_pair_scores = score_minimal_pairs(model, corpora.vocabulary, minimal_pair_examples, torch_device)
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # the LayerNorms of a layer have them, too
+    block_prefixes = ("encoder.attention.", "encoder.feed_forward.")  # these prefixes cover a layer's LayerNorms, too
     return ProbeScores(
         checkpoint=pretrained.directory,
         fingerprint=fingerprint,
         sequences=sequences,
-        data=pairs,
+        data=pair_settings,
         parameters=sum(sizes.values()),
         block_parameters=sum(size for name, size in sizes.items() if name.startswith(block_prefixes)),
         layers=len(model.config.blocks()),
@@ -188,12 +185,13 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
     if job.corpora.unigram_entropy:
         estimates["below_unigram_entropy"] = job.corpora.unigram_entropy - mlm["mlm_loss"]
     if has_pair_head:
-        pair_rules: tuple[_PairRule, ...] = ("sop", "nsp")
+        pair_rules: tuple[SentenceLoss, ...] = ("sop", "nsp")
         for rule in pair_rules:
             scored = _mean_scores(job, pairs, rule)
             if "order_accuracy" in scored:
                 estimates[f"{rule}_accuracy"] = scored["order_accuracy"]
-    # An estimate is the score of all sequences, and then the score without each jackknife group (`uncertainty`).
+    # Item 0 of an estimate is the score of all sequences, item 1 + i the score without jackknife group i
+    # (`uncertainty`).
     scores = {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
     without_groups = {
         name: np.round(estimate[1:], 8).tolist() for name, estimate in estimates.items() if np.isfinite(estimate).all()
@@ -201,11 +199,12 @@ def _score_text(job: PretrainingJob, run_pairs: PairSettings, has_pair_head: boo
     return TextScores(scores, without_groups)
 
 
-def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "none") -> dict[str, JackknifeEstimate]:
+def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: SentenceLoss = "none") -> dict[str, JackknifeEstimate]:
     """Return the mean of each metric over the sequences, by name, as a jackknife estimate.
 
-    rule: how sentence pairs are sampled; the sentence-pair head is scored unless it is "none". A metric without
-    examples is left out.
+    rule: the `sentence_loss` by which the pairs are sampled: "sop" swaps half of them, "nsp" replaces the second
+    segment of half of them, and with "none" the sentence-pair head is not scored. A metric without examples is left
+    out.
     """
     pairs = dataclasses.replace(pairs, sentence_loss=rule)
     job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, data=pairs))
@@ -221,9 +220,10 @@ def _mean_scores(job: PretrainingJob, pairs: PairSettings, rule: _PairRule = "no
 
 
 def group_by_position(corpus: TokenCorpus, pairs: PairSettings, count: int) -> list[Integers]:
-    """Divide the evaluation examples with the numbers from 0 to `count` into jackknife groups of neighboring text.
+    """Divide the evaluation examples 0 … `count` - 1 into jackknife groups of neighboring text.
 
     Sequences of the same document resemble each other. In the same group they do not count as independent examples.
+    Returns the examples' numbers in each group: JACKKNIFE_GROUPS arrays, int64.
     """
     in_order = dataclasses.replace(pairs, sentence_loss="none")  # then segment A is the first part of the example
     starts = sample_pairs(corpus, np.arange(count), in_order, EVALUATION_SEED).a.start
@@ -269,7 +269,7 @@ def _measure_distances(
         layer_sums = []  # for each layer the sums over tokens, [measures]
         states = job.model.encoder.iterate_layers(pack(unmasked, job.device), depth=depth)
         x_TH = next(states).float()
-        previous_TH = x_TH
+        two_back_TH = x_TH  # for the first layer, x(d-2) is x(0), too
         for state_TH in states:
             y_TH = state_TH.float()
             cosine_T = F.cosine_similarity(x_TH, y_TH, dim=-1).clamp(-1, 1)
@@ -277,10 +277,10 @@ def _measure_distances(
                 (y_TH - x_TH).norm(dim=-1),
                 cosine_T,
                 torch.rad2deg(cosine_T.acos()),
-                (y_TH - previous_TH).norm(dim=-1),
+                (y_TH - two_back_TH).norm(dim=-1),
             ]
             layer_sums.append(torch.stack([measure_T.sum() for measure_T in measures]))
-            previous_TH = x_TH
+            two_back_TH = x_TH
             x_TH = y_TH
         sums = sums + torch.stack(layer_sums)
     means = (sums.cpu() / tokens).T.tolist()
@@ -298,7 +298,7 @@ def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers
     """Run the layers to every depth up to `layers`, and apply the trained masked-language head at each depth."""
     model = job.model
     trained = len(model.config.blocks())
-    depths = sorted({*range(1, layers + 1), trained}, reverse=True)
+    depths = sorted({*range(1, layers + 1), trained})
     distances = _measure_distances(job, batches, depth=layers)
     correct: Counter[int] = Counter()
     seconds: defaultdict[int, float] = defaultdict(float)
@@ -317,7 +317,7 @@ def _scores_by_depth(job: PretrainingJob, batches: Sequence[PackedBatch], layers
     return DepthScores(
         layers=layers,
         trained=trained,
-        behaviour=classify_convergence(distances["l2"], distances["two_back"], trained),
+        behavior=classify_convergence(distances["l2"], distances["two_back"], trained),
         l2=[round(value, 6) for value in distances["l2"]],
         two_back=[round(value, 6) for value in distances["two_back"]],
         mlm_accuracy=[round(correct[depth] / masked_tokens, 6) for depth in range(1, layers + 1)],

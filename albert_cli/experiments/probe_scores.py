@@ -43,13 +43,13 @@ class DepthScores:
     `trained` is the depth that the model was trained with, beyond which its layers repeat. Each list has one value per
     depth d from 1. With x(d) for the output of layer d, and x(0) for the input of the first layer, `l2` is the distance
     |x(d) - x(d-1)| and `two_back` the distance |x(d) - x(d-2)|; at depth 1 `two_back` equals `l2`. `mlm_accuracy` and
-    `speed` are those of a model that ends at depth d; the speed is relative to the trained depth. `behaviour` is
+    `speed` are those of a model that ends at depth d; the speed is relative to the trained depth. `behavior` is
     "converges", "oscillates" or "keeps moving".
     """
 
     layers: int
     trained: int
-    behaviour: str
+    behavior: str
     l2: list[float]
     two_back: list[float]
     mlm_accuracy: list[float]
@@ -96,7 +96,8 @@ class ProbeScores:
                 "minimal_pairs_accuracy": self.minimal_pairs.accuracy,
                 "minimal_pairs_preference": self.minimal_pairs.preference,
             }
-            # An estimate is the score of all pairs, and then a score without each jackknife group (`uncertainty`).
+            # Item 0 of an estimate is the score of all pairs, item 1 + i the score without jackknife group i
+            # (`uncertainty`).
             values |= {name: round(float(estimate[0]), 6) for name, estimate in estimates.items()}
             without_groups = {
                 name: np.round(estimate[1:], 8).tolist()
@@ -119,23 +120,23 @@ _SCORE_ROWS: Final = (
 )
 
 
-def format_probe(probed: ProbeScores) -> str:
+def format_probe(probe: ProbeScores) -> str:
     """Format the scores, the distances of the layers, the depths and the minimal pairs as tables."""
-    values = probed.text.values
+    values = probe.text.values
     scores = [(title, form.format(values[key])) for key, title, form in _SCORE_ROWS if key in values]
-    scores.append(("parameters", f"{probed.parameters:,}"))
-    pairs = probed.data
-    unit = "words" if pairs.whole_word else "tokens"
-    note = f"Sequences of at most {pairs.max_seq_length} tokens, masked n-grams of up to {pairs.ngram} {unit}."
-    parts = [f"{console.format_table((probed.checkpoint.name, ''), scores)}\n{note}"]
-    by_measure = probed.distances.by_measure
+    scores.append(("parameters", f"{probe.parameters:,}"))
+    settings = probe.data
+    unit = "words" if settings.whole_word else "tokens"
+    note = f"Sequences of at most {settings.max_seq_length} tokens, masked n-grams of up to {settings.ngram} {unit}."
+    parts = [f"{console.format_table((probe.checkpoint.name, ''), scores)}\n{note}"]
+    by_measure = probe.distances.by_measure
     distances = zip(by_measure["l2"], by_measure["degrees"], by_measure["cosine"], strict=True)
     rows = [
         (str(layer), f"{l2:.3f}", f"{degrees:.1f}°", f"{cosine:.4f}")
         for layer, (l2, degrees, cosine) in enumerate(distances, start=1)
     ]
     parts.append(console.format_table(("layer: input to output", "L2 distance", "angle", "cosine"), rows))
-    depths = probed.depths
+    depths = probe.depths
     if depths is not None:
         columns = zip(depths.l2, depths.two_back, depths.mlm_accuracy, depths.speed, strict=True)
         depth_rows = [
@@ -144,7 +145,7 @@ def format_probe(probed: ProbeScores) -> str:
         ]
         headers = ("depth", "L2 to layer before", "L2 to two layers before", "MLM accuracy", "speed")
         parts.append(console.format_table(headers, depth_rows))
-        parts.append(f"Run to {depths.layers} layers, the model of {depths.trained} layers {depths.behaviour}.")
-    if probed.minimal_pairs is not None:
-        parts.append(format_minimal_pairs(probed.minimal_pairs))
+        parts.append(f"Run to {depths.layers} layers, the model of {depths.trained} layers {depths.behavior}.")
+    if probe.minimal_pairs is not None:
+        parts.append(format_minimal_pairs(probe.minimal_pairs))
     return "\n\n".join(parts)

@@ -28,7 +28,7 @@ def experiment_names() -> list[str]:
 
 
 def list_experiments() -> tuple[dict[str, str], str]:
-    """Return the description of every experiment: by name for `--json`, and as lines of text."""
+    """Return the descriptions of all experiments: by name for `--json`, and as lines of text."""
     descriptions = {name: config.read_description(config.find_recipe(FOLDER + name)) for name in experiment_names()}
     width = max(map(len, descriptions))
     return descriptions, "\n".join(f"{name:<{width}}  {text}" for name, text in descriptions.items())
@@ -107,7 +107,7 @@ def _check_cycles(experiment: Experiment) -> None:
     def visit(name: str, path: tuple[str, ...]) -> None:
         if name in path:
             hint = "change its `after`, `teacher`, `members` or `match_time_of`"
-            raise ConfigError(f"{experiment.argument}: variant {name} starts from itself", hint)
+            raise ConfigError(f"{experiment.argument}: variant {name} depends on itself", hint)
         variant = experiment.variants[name]
         for dependency in (*variant.dependencies, variant.match_time_of):
             if dependency is not None:
@@ -118,7 +118,7 @@ def _check_cycles(experiment: Experiment) -> None:
 
 
 def _check_metrics(experiment: Experiment) -> None:
-    """Raise `ConfigError` if `metrics` lists an unknown metric, or one of a task, which has a column in any case."""
+    """Raise `ConfigError` if `metrics` lists an unknown metric, or `task_NAME`: tasks always have a column."""
     for metric in experiment.metrics:
         if metric.startswith("task_"):
             raise ConfigError(f"{experiment.argument}: {metric} always has a column", "remove it from metrics")
@@ -126,7 +126,10 @@ def _check_metrics(experiment: Experiment) -> None:
 
 
 def _check_claims(experiment: Experiment) -> None:
-    """Raise `ConfigError` if a claim has no conditions, an invalid reference, or no `learned` although it needs one."""
+    """Raise `ConfigError` if a claim has no conditions, or refers to an unknown variant or metric.
+
+    Raise it also if a claim needs `learned` and lacks it, or if `learned` has a metric that does not show learning.
+    """
     origin = experiment.argument
     for claim in experiment.claims:
         if not claim.conditions:
@@ -149,6 +152,7 @@ def _check_claims(experiment: Experiment) -> None:
 
 
 def _check_metric(experiment: Experiment, metric: str) -> None:
+    """Raise `ConfigError` if there is no such metric."""
     if metric not in METRICS and not metric.startswith("task_"):
         hint = suggest(metric, METRICS) or f"metrics: {', '.join(METRICS)}, task_NAME"
         raise ConfigError(f"{experiment.argument}: unknown metric {metric!r}", hint)

@@ -90,7 +90,7 @@ class ProbeResult(_PrintedResult):
     """The output of `albert probe`; its other numbers at the top level are in `metrics`.
 
     `layer_steps` are the distances between each layer's input and output, by measure and layer (Figure 1).
-    `without_parts` are the values without one jackknife group of the examples, by metric and group.
+    `without_parts` has, for each metric, the value without each jackknife group of examples.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -100,7 +100,7 @@ class ProbeResult(_PrintedResult):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All numbers at the top level of the output without a field: scores and counts."""
+        """The scores and counts: all numbers at the top level of the output that are not fields of this class."""
         extra = self.model_extra or {}
         return {name: float(value) for name, value in extra.items() if isinstance(value, int | float)}
 

@@ -51,7 +51,7 @@ class FinishedCommand:
     printed: str
     seconds: float
     host: str = ""
-    device: str = ""  # as from `machine.describe_device`; "" if the command failed or uses no device
+    device: str = ""  # the value of `machine.describe_device`; "" if the command failed or uses no device
 
 
 def preview_experiment(name: str, request: ExperimentRequest) -> tuple[PlanDescription, dict[str, str]]:

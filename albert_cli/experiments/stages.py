@@ -123,7 +123,7 @@ class _Planner:
     scale: ExperimentScale
     probe_data: DataInput
     task_recipes: Mapping[str, FinetuneRecipe | None]  # by available task; None for a task without a recipe
-    task_identities: Mapping[str, str]  # by available task, as from `find_available_tasks`
+    task_identities: Mapping[str, str]  # the first result of `find_available_tasks`
 
     def plan_pretraining(self, name: str, seed: int) -> VariantRun:
         """Plan the pretraining of a variant, and before it the runs that it starts from or distils from."""

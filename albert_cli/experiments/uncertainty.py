@@ -74,13 +74,14 @@ def jackknife_examples(score: Callable[[NDArray[np.intp]], float], count: int) -
 
 
 def jackknife_time(total_seconds: float, steps: int, run: Path) -> JackknifeEstimate:
-    """Estimate the seconds of a run's steps without the first compilation; the error is due to varying speed.
+    """Estimate the seconds of a run's steps without the first compilation; the error comes from variations in speed.
 
-    The estimate is `steps`, multiplied by the seconds per step after the first line of the journal in the directory
-    `run`: the steps before that line include the compilation, which takes minutes. A resumed run compiles again, and
-    the interval in which it does counts. `steps` includes those of the parent of a run that continues it. The examples
-    of the jackknife are the intervals between lines. With fewer than two intervals, the value is `total_seconds` and
-    its error is unknown.
+    The estimate is `steps` times the mean seconds per step, measured from the first line of the journal in `run` on.
+    Earlier steps are left out, because they include the compilation, which takes minutes. If a resumed run compiles
+    again, that interval counts. For a run with `continues`, `steps` includes the steps of the run that it resumes.
+
+    The jackknife leaves out groups of intervals between journal lines. With fewer than two intervals, the value is
+    `total_seconds` and its error is unknown.
     """
     training, _ = read_curves(run)
     logged_steps = {step for step, _ in training.get("loss", [])}
@@ -126,7 +127,8 @@ def _jackknife_run(metric: str, lines: Sequence[PredictionLine], labels: Sequenc
         return jackknife_examples(lambda indices: float(scores_N[indices].mean()), len(lines))
     gold = [line["label"] for line in lines]
     predicted = [line["prediction"] for line in lines]
-    if kind == "class":  # labels become indices in the order of the model's outputs, because F1 is that of class 1
+    if kind == "class":
+        # The metrics need class indices in the order of the model's outputs, because F1 is computed for class 1.
         classes = list(labels) or sorted({str(label) for label in (*gold, *predicted)})
         gold = [classes.index(str(label)) for label in gold]
         predicted = [classes.index(str(label)) for label in predicted]

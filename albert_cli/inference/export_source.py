@@ -85,9 +85,7 @@ def open_source(request: ExportRequest) -> ExportSource:
     task: AnyTask | None = None
     if architecture in _WITHOUT_TASK_HEAD:
         if request.null_threshold is not None:
-            raise ConfigError(
-                f"{checkpoint.directory}: has no head that answers questions", "leave out --null-threshold"
-            )
+            raise ConfigError(f"{checkpoint.directory}: has no question-answering head", "leave out --null-threshold")
         model = _load_without_task_head(checkpoint, architecture)
         reader = TEXT_READER
     else:
@@ -170,7 +168,7 @@ def _open_with_dev(request: ExportRequest, opened: OpenCheckpoint) -> ExportSour
         model=task.load(prepared.checkpoint).eval(),
         task=task,
         examples=inputs.dev_examples,
-        features=inputs.dev,
+        features=inputs.dev_features,
         origin=f"{task.title} {task.dev_splits[0]}",
         has_scores=True,
     )

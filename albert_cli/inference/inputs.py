@@ -74,22 +74,23 @@ class InputReader:
         """
         # Standard input is never a table, so a table's chunks need not end early.
         is_table = self._format_suffix(name) in TABLE_SUFFIXES
-        counter = _ArrivedLines()
+        arrived = _ArrivedLines()
         chunk: list[InputRow] = []
-        for number, row in self._open(name, counter):
+        for number, row in self._numbered_rows(name, arrived):
             chunk.append(row)
-            # A blank line may follow the last line with text. In JSON lines it is no row.
-            would_wait = not is_table and number in (counter.last_text, counter.lines)
+            # If no further row has arrived, the next read would wait for the pipe. This row is then the last line that
+            # has arrived or, in JSON lines, the last one that is not blank.
+            would_wait = not is_table and number in (arrived.last_text_line, arrived.lines)
             if len(chunk) == CHUNK_ROWS or would_wait:
                 yield chunk
                 chunk = []
         if chunk:
             yield chunk
 
-    def _open(self, name: str, counter: _ArrivedLines) -> Iterator[NumberedInputRow]:
+    def _numbered_rows(self, name: str, arrived: _ArrivedLines) -> Iterator[NumberedInputRow]:
         """Return the numbered rows of an input, whose format follows from its file ending and its first non-blank line.
 
-        counter: is updated with every line that arrives.
+        arrived: is updated with every line that arrives.
         """
         suffix = self._format_suffix(name)
         if suffix == ".parquet":
@@ -99,7 +100,7 @@ class InputReader:
         if not source.source.compression:
             reject_file_of_other_format(Path(name))
         settings = ReadSettings(self.on_bad_bytes)
-        lines = text_lines(source, settings, counter)
+        lines = text_lines(source, settings, arrived)
         if suffix in (".csv", ".tsv"):
             return self._table_rows(name, self._delimited_rows(name, suffix, lines))
         if suffix == ".jsonl":
@@ -110,9 +111,7 @@ class InputReader:
         origin = f"{name}:{first_number}"
         if suffix == ".json" and starts_json_array([first_text]):
             return self._json_rows(name, iter_json_array(collect_text(lines, source, settings), name))
-        # A .json file may contain JSON lines.
-        may_be_json_lines = suffix != ".json" or first_text.lstrip().startswith("{")
-        if may_be_json_lines and _is_json_object(first_text, origin):
+        if _is_json_object(first_text, origin):  # a .json file may contain JSON lines
             return self._json_line_rows(name, lines)
         if suffix == ".json":
             raise InputError(f"{name}: is one JSON document", f"{_JSON_HINT} into a .jsonl file")
@@ -134,8 +133,8 @@ class InputReader:
     def _json_rows(self, name: str, objects: Iterable[tuple[int, JsonObject]]) -> Iterator[NumberedInputRow]:
         """Yield the rows of numbered JSON objects.
 
-        An object without an id, or whose id is null or empty, gets one: the value in the column of ids, or else the
-        object's number: its line, or its position in an array.
+        If an object's key `id` is missing, null or empty, the output's `id` is the value of the table layout's id
+        column. Without such a column or value, it is the object's line number, or its position in a JSON array.
         """
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, parsed in objects:
@@ -149,8 +148,9 @@ class InputReader:
             columns: dict[str, object] = {"id": None, **values}
             if columns["id"] in (None, ""):
                 columns["id"] = row_id(record, number)
+            # An object with tokens instead of a text gets the text to which the offsets of its entities refer.
             if isinstance(example, TokenExample):
-                columns["text"] = example.text  # of an object with tokens, too: offsets of entities refer to this text
+                columns["text"] = example.text
             yield number, InputRow(example, columns)
 
     def _map_keys(self, values: ValuesByColumn, origin: str) -> RecordMapper:
@@ -208,23 +208,23 @@ def _replace_surrogates_of_object(values: JsonObject) -> JsonObject:
 class _ArrivedLines(ReadCounter):
     """The lines that have arrived from the disk or the pipe; some of them may not yet be rows.
 
-    `lines` is their number, and `last_text` the number of the last one that is not blank.
+    `lines` is their number, and `last_text_line` the number of the last one that is not blank.
     """
 
     lines = 0
-    last_text = 0
-    _begins_with_text = False  # True if the part that has arrived of the next line is not blank
+    last_text_line = 0
+    _unfinished_has_text = False  # True if the part that has arrived of the next line is not blank
 
     def add(self, data: bytes) -> None:
         """Count the lines of a block of data; the totals of the base class are not needed here."""
         complete, line_feed, unfinished = data.rpartition(b"\n")
         if line_feed:
             text = complete.rstrip()
-            if text or self._begins_with_text:
-                self.last_text = self.lines + 1 + text.count(b"\n")
+            if text or self._unfinished_has_text:
+                self.last_text_line = self.lines + 1 + text.count(b"\n")
             self.lines += 1 + complete.count(b"\n")
-            self._begins_with_text = False
-        self._begins_with_text |= bool(unfinished.strip())
+            self._unfinished_has_text = False
+        self._unfinished_has_text |= bool(unfinished.strip())
 
 
 def _read_to_first_text(lines: NumberedLines) -> list[tuple[int, str]]:

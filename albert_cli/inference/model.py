@@ -41,10 +41,11 @@ class InferenceCheckpoint:
     settings: TrainSettings
 
     def with_faster_matmul(self) -> InferenceCheckpoint:
-        """Return the checkpoint with the faster matmul library; on a CPU, measuring it takes up to 0.5 s.
+        """Return the checkpoint with the faster matmul library.
 
-        Skip it if all batches have fewer tokens than `encoder.MIN_PREPACKED_ROWS`: no weight is prepacked for them, and
-        the measurement takes longer than the faster library saves.
+        On a CPU the two libraries are compared, which takes up to 0.5 s; on other devices the library is not changed.
+        Do not call this if all batches have fewer tokens than `encoder.MIN_PREPACKED_ROWS`: no weight is prepacked for
+        them, and the measurement takes longer than the faster library saves.
         """
         if self.device.type != "cpu":
             return self

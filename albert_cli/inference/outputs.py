@@ -53,11 +53,11 @@ def merge_columns(columns: Row, prediction: Row, origin: str) -> dict[str, objec
     for name, value in added.items():
         is_text_of_input = name != "prediction" and value == cell_text(columns.get(name))
         if name in columns and columns[name] != value and not is_text_of_input:
-            raise taken_column(origin, name)
+            raise taken_column_error(origin, name)
     return {**columns, **added}
 
 
-def taken_column(origin: str, name: str) -> InputError:
+def taken_column_error(origin: str, name: str) -> InputError:
     """Return the error for an input that already has a column of the prediction."""
     return InputError(f"{origin}: already has a column {name!r}", "rename it; the output adds this column")
 
@@ -132,7 +132,7 @@ def _flatten_row(row: Row, origin: str) -> dict[str, object]:
             for label, probability in value.items():
                 column = probability_column(label)
                 if column in row and str(row[column]) != str(probability):  # the cells of .csv and .tsv are text
-                    raise taken_column(origin, column)
+                    raise taken_column_error(origin, column)
                 flat[column] = probability
         elif isinstance(value, list | dict):
             flat[name] = _format_json(value)

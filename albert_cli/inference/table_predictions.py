@@ -12,7 +12,7 @@ from pathlib import Path
 
 from albert_cli import console
 from albert_cli.inference.inputs import InputReader, InputRow
-from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column
+from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column_error
 from albert_cli.tasks.base import AnyTask, Example
 from albert_cli.tasks.conll import CONLL_SUFFIXES
 from albert_cli.tasks.delimited import format_suffix
@@ -26,7 +26,7 @@ PredictExamples = Callable[[Sequence[Example]], object]
 def find_test_file(task: AnyTask) -> Path | None:
     """Return the test file of a task on a table or on tagged words.
 
-    Return None for other tasks, without a test split, or if it is in a data set of the Hub.
+    Return None for other tasks, for a task without a test split, and for a test split in a data set of the Hub.
     """
     source = task.source
     if isinstance(source, TokenFiles):
@@ -56,7 +56,7 @@ def check_test_file(task: AnyTask) -> None:
             added.update(map(probability_column, task.labels))
     for row in _read_rows(task, test_file):
         if taken := added & row.columns.keys():
-            raise taken_column(str(test_file), min(taken))
+            raise taken_column_error(str(test_file), min(taken))
 
 
 def predict_test_file(task: AnyTask, predict: PredictExamples, out: Path) -> None:

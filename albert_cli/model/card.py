@@ -76,7 +76,7 @@ def _render_card(
         rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())
         table = f"| measure | value |\n| --- | ---: |\n{rows}"
     library = ""
-    usage = "No class of Hugging Face has this shape or head; `albert` reads it.\n"
+    usage = "`transformers` has no class for this shape or head; load the checkpoint with `albert`.\n"
     if model_type(config, architecture) != CUSTOM_MODEL_TYPE:
         library = "library_name: transformers\n"
         usage = (

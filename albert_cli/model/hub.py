@@ -193,7 +193,8 @@ def _describe_head(architecture: str | None, tensors: Mapping[str, Tensor]) -> s
 def find_checkpoint(name: str) -> Path:
     """Return the directory of the checkpoint to which a name refers: a model directory, a run, or a Hub id.
 
-    Of a run, this is the newest step. Downloads the files of a Hub id. Raises `CheckpointError` if there is none.
+    For a run, this is the directory of its newest step. Downloads the files of a Hub id. Raises `CheckpointError` if
+    there is none.
     """
     path = Path(name)
     steps = store.saved_steps(path)

@@ -118,7 +118,7 @@ def init_overlap_heads(
     stats = measure_first_layer(encoder, cls_id, word_ids, positions, generator)
     strength = _WITH_CONTEXT_HEADS if context_heads else _WITHOUT_CONTEXT_HEADS
     total = encoder.config.num_attention_heads
-    context_direction_H = stats.unused_iH[2 * heads]  # the first after the two of each overlap head
+    context_direction_H = stats.by_variance_iH[2 * heads]  # the first after the two of each overlap head
     for attention in encoder.attention:
         assert isinstance(attention, Attention)
         for head in range(heads):
@@ -140,8 +140,8 @@ def _separate_segments(encoder: Encoder, word_ids: Tensor, generator: torch.Gene
 def _flatten_cls_attention(attention: Attention, stats: FirstLayerStats) -> None:
     """Set the query of [CLS] to zero, so that it attends to all tokens evenly; the words' queries hardly change.
 
-    Subtracts from the query of an input x the query of [CLS], times the product of `detector_H` and x minus the mean.
-    This product is 1 for [CLS] and about 0 for words.
+    The new query of an input x is the old one minus `detector_H @ (x - mean_H)` times the query of [CLS]. This factor
+    is 1 for [CLS] and about 0 for words.
     """
     query = attention.query
     cls_query_H = query.weight @ (stats.cls_H + stats.mean_H) + query.bias
@@ -156,15 +156,15 @@ def _flatten_cls_attention(attention: Attention, stats: FirstLayerStats) -> None
 class FirstLayerStats:
     """Statistics of the first block's input, in H dimensions and fp32; `mean_H` is the mean over words.
 
-    `cls_H` is the vector of [CLS] minus the mean. `detector_H` detects [CLS]: the product of `detector_H` and a vector
-    minus the mean is 1 for [CLS] and about 0 for words.
+    `cls_H` is the vector of [CLS] minus the mean. `detector_H` detects [CLS]: for an input x,
+    `detector_H @ (x - mean_H)` is 1 for [CLS] and about 0 for words.
     `segment_H` is the unit vector from the second segment to the first, and `half_step` half their distance.
     `words_nH` are the words' vectors minus the mean and the effects of position and segment. `whitening_rH` are the
     directions in which words differ, each divided by the square root of its singular value, which makes the words'
-    deviations more even. `unused_iH` are unit directions ordered by variance, smallest first. Words hardly differ in
-    the first few directions, which the heads use for their results.
-    `wave_fH` recovers the position: the product of `wave_fH` and a vector minus the mean is about the cosines and sines
-    of `_WAVE_FREQUENCIES` times the position, minus their mean.
+    deviations more even. `by_variance_iH` are unit directions, ordered by ascending variance. Words hardly differ in
+    the first few, so the heads write their outcomes there.
+    `wave_fH` recovers the position: `wave_fH @ (x - mean_H)` is about the cosines and sines of `_WAVE_FREQUENCIES`
+    times the position, minus their mean.
     """
 
     mean_H: Tensor
@@ -174,7 +174,7 @@ class FirstLayerStats:
     half_step: float
     words_nH: Tensor
     whitening_rH: Tensor
-    unused_iH: Tensor
+    by_variance_iH: Tensor
     wave_fH: Tensor
 
 
@@ -192,14 +192,15 @@ def measure_first_layer(
     mean_H = inputs_2knH.mean((0, 1, 2))
     cls_H = first_layer_input(encoder, torch.tensor([cls_id]), torch.tensor([0]), 0)[0] - mean_H
 
-    # The mean over a word's positions differs between the segments by the step from one segment to the other.
+    # Averaged over its positions, a word has nearly the same input in both segments, apart from one vector that is
+    # about equal for all words: the step from segment 1 to segment 0.
     word_2nH = inputs_2knH.mean(1)
     step_nH = word_2nH[0] - word_2nH[1]
     segment_H = F.normalize(step_nH.mean(0), dim=0)
     half_step = float((step_nH @ segment_H).mean()) / 2
 
     # Least squares, with the inverse covariance of all inputs, finds the maps that detect [CLS] and the position. The
-    # directions with the smallest variances are free for the results of heads.
+    # directions with the smallest variances are free for the outcomes of heads.
     centered_mH = (inputs_2knH - mean_H).flatten(0, 2)
     variance_H, directions_HH = torch.linalg.eigh(centered_mH.T @ centered_mH / len(centered_mH))
     inverse_HH = directions_HH / (variance_H + _RIDGE * variance_H.mean()) @ directions_HH.T
@@ -218,7 +219,7 @@ def measure_first_layer(
         half_step=half_step,
         words_nH=words_nH,
         whitening_rH=_whiten_words(words_nH),
-        unused_iH=_unused_directions(directions_HH),
+        by_variance_iH=_directions_by_variance(directions_HH),
         wave_fH=wave_fH,
     )
 
@@ -233,8 +234,8 @@ def first_layer_input(encoder: Encoder, ids: Tensor, positions: Tensor, segment:
     return x_nH.float()
 
 
-def _unused_directions(directions_HH: Tensor) -> Tensor:
-    """Return unit directions ordered by variance, [i, H], without the component that the block's LayerNorm removes.
+def _directions_by_variance(directions_HH: Tensor) -> Tensor:
+    """Return unit directions by ascending variance, [i, H], without the component that the block's LayerNorm removes.
 
     `directions_HH` has eigenvectors as columns, with ascending variance. The first one is left out: without a
     projection, it is the direction that the LayerNorm of the embeddings removes.
@@ -242,16 +243,16 @@ def _unused_directions(directions_HH: Tensor) -> Tensor:
     hidden = len(directions_HH)
     # The unit vector of equal components. LayerNorm subtracts the mean, and with it this direction.
     ones_H = directions_HH.new_full((hidden,), hidden**-0.5)
-    unused_iH = directions_HH.T[1:]
-    return F.normalize(unused_iH - torch.outer(unused_iH @ ones_H, ones_H), dim=1)
+    by_variance_iH = directions_HH.T[1:]
+    return F.normalize(by_variance_iH - torch.outer(by_variance_iH @ ones_H, ones_H), dim=1)
 
 
 def _remove_position_and_segment(words_nH: Tensor, within_word_mH: Tensor, segment_H: Tensor) -> Tensor:
     """Project the directions of the segment and of the position out of the word vectors.
 
     `within_word_mH` are the samples minus the mean of their word and segment, so they differ by the position only. In a
-    narrow model with random weights, all directions depend on the position. Therefore at most half as many directions
-    of the position are removed as the word vectors have dimensions, those with the largest variance.
+    narrow model with random weights, all directions depend on the position. Therefore only the directions with the
+    largest variance are removed, at most half as many as the rank of the word vectors.
     """
     variance_H, directions_HH = torch.linalg.eigh(within_word_mH.T @ within_word_mH / len(within_word_mH))
     is_removed_H = variance_H > _MIN_POSITION_VARIANCE * variance_H.max()
@@ -283,20 +284,20 @@ def _set_overlap_head(
 ) -> None:
     """Set one head: d - 2 rows of query and key compare words, one row compares segments, one detects [CLS].
 
-    The head writes to two directions: the outcome of a token, and the average of the outcomes that the layer below
-    wrote, weighted by this head's attention. [CLS], which attends to all tokens evenly, gets their average this way.
+    The head writes in two directions. Along `outcome_H` it writes the token's outcome. Along `mean_outcome_H` it writes
+    the mean of the outcomes from the layer below, weighted by its attention. [CLS] attends to all tokens evenly, so it
+    gets the plain mean.
     """
     root = math.sqrt(size)  # attention divides scores by sqrt(d)
     rows = slice(head * size, (head + 1) * size)
-    outcome_H = stats.unused_iH[2 * head]
-    previous_outcome_H = stats.unused_iH[2 * head + 1]
+    outcome_H = stats.by_variance_iH[2 * head]
+    mean_outcome_H = stats.by_variance_iH[2 * head + 1]
     random_cr = nn.init.orthogonal_(torch.empty(size - 2, len(stats.whitening_rH)), generator=generator)
     words_cH = random_cr @ stats.whitening_rH
     # The score of a word with itself is its squared norm in the compared directions, divided by sqrt(d). This factor
     # makes the mean of this score over words `_SAME_WORD_SCORE`.
     words_cH *= math.sqrt(_SAME_WORD_SCORE * root / float(((stats.words_nH @ words_cH.T) ** 2).sum(1).mean()))
-    # The product of `text_H` and a word minus the mean is on average +-sqrt(_OTHER_TEXT_SCORE * root); the segment
-    # gives the sign.
+    # `text_H @ (x - mean_H)` of a word x is on average +-sqrt(_OTHER_TEXT_SCORE * root); the segment gives the sign.
     text_H = math.sqrt(_OTHER_TEXT_SCORE * root) / stats.half_step * stats.segment_H
     cls_scale = math.sqrt((_OTHER_TEXT_SCORE + strength.cls_score) * root)
 
@@ -320,27 +321,28 @@ def _set_overlap_head(
     attention.value.bias[rows.start + 1] = -outcome_H @ stats.mean_H
     attention.output.weight[:, rows] = 0
     attention.output.weight[:, rows.start] = strength.gain * outcome_H
-    attention.output.weight[:, rows.start + 1] = strength.gain * previous_outcome_H
+    attention.output.weight[:, rows.start + 1] = strength.gain * mean_outcome_H
 
 
 def _set_context_head(
     attention: Attention, head: int, size: int, stats: FirstLayerStats, direction_H: Tensor, generator: torch.Generator
 ) -> None:
-    """Set a head that attends to the tokens around a token, and adds their mean outcome of overlap head 0.
+    """Set a head that attends to the tokens around a token, and adds the mean of their outcomes along `direction_H`.
 
-    The mean outcome is added along `direction_H`.
+    It reads the outcomes that overlap head 0 wrote.
     """
     rows = slice(head * size, (head + 1) * size)
-    waves = min(size, len(stats.wave_fH))
-    # At distance 0, cos^2 + sin^2 = 1 for each frequency, so the score is gain^2 * frequencies / sqrt(d).
+    num_waves = min(size, len(stats.wave_fH))
+    # At distance 0, cos^2 + sin^2 = 1 for each frequency, so the score is about gain^2 * len(_WAVE_FREQUENCIES) /
+    # sqrt(d). A head of fewer than 8 dimensions lacks some sines; its score is lower.
     gain = math.sqrt(_SAME_POSITION_SCORE * math.sqrt(size) / len(_WAVE_FREQUENCIES))
     for layer in (attention.query, attention.key):
         layer.weight[rows] = 0
         layer.bias[rows] = 0
-        layer.weight[rows][:waves] = gain * stats.wave_fH[:waves]
-        layer.bias[rows][:waves] = -gain * stats.wave_fH[:waves] @ stats.mean_H
+        layer.weight[rows][:num_waves] = gain * stats.wave_fH[:num_waves]
+        layer.bias[rows][:num_waves] = -gain * stats.wave_fH[:num_waves] @ stats.mean_H
     # The first value row reads the outcome of overlap head 0; the output matrix ignores the random rows.
-    outcome_H = stats.unused_iH[0]
+    outcome_H = stats.by_variance_iH[0]
     random_dH = nn.init.orthogonal_(torch.empty(size - 1, len(direction_H)), generator=generator)
     attention.value.weight[rows] = torch.cat([outcome_H[None], random_dH])
     attention.value.bias[rows] = 0

@@ -3,15 +3,16 @@
 `window`: a token attends to `attention_window` tokens to either side (Longformer: Beltagy et al., 2020, arXiv
 2004.05150). `block`: a token attends to its block of `attention_block` tokens and the two adjacent blocks (Big Bird:
 Zaheer et al., 2020, arXiv 2007.14062, without its random blocks). Global tokens attend to their whole sequence, and
-their whole sequence attends to them, with the same weights as for other tokens (Longformer has separate ones).
+their whole sequence attends to them, with the same query, key and value projections as other tokens (Longformer has
+separate projections).
 
 `add_sparse_layout` computes on the host which tokens attend to which. Each attention layer of the encoder then calls
 `attend_flex`, in compiled blocks on CUDA, or `attend_sparsely`, which works on every device: it cuts the sequences into
 chunks.
 
 Shapes: T packed tokens (sequences concatenated without padding), R rows (query tokens), N sequences, S tokens of the
-longest sequence, A attention heads of width d, X = A d; C chunks of c tokens, each within one sequence; G global tokens
-of a sequence; Q queries and K = L + G keys of a chunk, L of them in the chunk and its neighbors.
+longest sequence, A attention heads of width d, X = A d; C chunks of c tokens, each within one sequence; G slots for
+the global tokens of a sequence; Q queries and K = L + G keys of a chunk, L of them in the chunk and its neighbors.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ MAX_QUESTION_TOKENS: Final = 128  # a longer text of a pair is not treated as a 
 # Tokens of a chunk. Smaller chunks compute fewer scores that the mask excludes; larger chunks make faster matmuls.
 _MIN_WINDOW_CHUNK: Final = 8
 _MAX_WINDOW_CHUNK: Final = 128
-# Maps queries [n, A, Q, d], keys and values [n, A, K, d], and a mask (True: attend) to contexts [n, A, Q, d].
+# Maps queries [n, A, Q, d], keys and values [n, A, K, d], and a mask (True: attend) to contexts [n, A, Q, d]. n: N
+# sequences or C chunks.
 PaddedAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 Positions = TypeVar("Positions", int, NDArray[np.int64], Tensor)
 
@@ -66,7 +68,8 @@ def add_sparse_layout(tokens: PackedTokens, config: ModelConfig, dropout: float,
     device = tokens.ids.device
     all_tokens = np.arange(host.offsets[-1])
     layouts: Sequence[SparseAttentionLayout | BlockMask]
-    # `flex_attention` is a function for the compiler, which takes minutes and needs a C compiler.
+    # `flex_attention` is slow unless it is compiled. Compilation takes minutes and needs a C compiler, so it is used
+    # only in compiled blocks.
     if is_compiled and has_flex(device, dropout, config.head_size):
         layouts = make_flex_masks(host, (all_tokens, host.rows), config, device)
     else:
@@ -139,10 +142,11 @@ def build_local_layouts(
 ) -> list[SparseAttentionLayout]:
     """Return a layout for each selection of query tokens; a selection consists of ascending indices into the batch."""
     chunks = _cut_chunks(host, config)
-    globals_N = np.bincount(host.sequence[chunks.is_global])
-    is_global_key_NG = np.arange(round_up(int(globals_N.max()))) < globals_N[:, None]
-    visible_CcK = _visible_keys(chunks, is_global_key_NG, config)
-    keys = _build_chunked_keys(host, chunks, is_global_key_NG.shape[1], device)
+    global_count_N = np.bincount(host.sequence[chunks.is_global])
+    # Sequences with fewer than G global tokens leave slots empty.
+    is_filled_slot_NG = np.arange(round_up(int(global_count_N.max()))) < global_count_N[:, None]
+    visible_CcK = _visible_keys(chunks, is_filled_slot_NG, config)
+    keys = _build_chunked_keys(host, chunks, is_filled_slot_NG.shape[1], device)
     return [_build_query_layout(rows, host, chunks, visible_CcK, keys, device) for rows in queries]
 
 
@@ -165,7 +169,7 @@ def _cut_chunks(host: HostLayout, config: ModelConfig) -> _Chunks:
     return _Chunks(size, reach, total, sequence, slots, global_tokens(host, config))
 
 
-def _visible_keys(chunks: _Chunks, is_global_key_NG: Flags, config: ModelConfig) -> Flags:
+def _visible_keys(chunks: _Chunks, is_filled_slot_NG: Flags, config: ModelConfig) -> Flags:
     """Return the keys to which each token of a chunk attends, bool [C, c, K]: L local keys, then G global keys.
 
     The local keys are the slots of the 2 reach + 1 chunks around a chunk. Global tokens are not counted as local keys,
@@ -183,7 +187,7 @@ def _visible_keys(chunks: _Chunks, is_global_key_NG: Flags, config: ModelConfig)
     query_position = np.arange(chunks.size)[:, None]
     key_position = np.arange((2 * chunks.reach + 1) * chunks.size) - chunks.reach * chunks.size
     local_CcL = is_neighbor(config, query_position, key_position) & is_key_CL[:, None]
-    global_CG = is_global_key_NG[chunks.sequence]
+    global_CG = is_filled_slot_NG[chunks.sequence]
     global_CcG = np.broadcast_to(global_CG[:, None], (chunks.total, chunks.size, global_CG.shape[1]))
     return np.concatenate([local_CcL, global_CcG], 2)
 
@@ -271,10 +275,7 @@ def _attend_chunks(
     v_TAd: Tensor,
     padded_attention: PaddedAttention,
 ) -> Tensor:
-    """Attend from local rows chunk by chunk, and from global rows to their whole sequence; return contexts [R, A * d].
-
-    X is A * d in the names of tensors.
-    """
+    """Attend from local rows chunk by chunk, and from global rows to their whole sequence; return contexts [R, X]."""
     context_RX = q_RAd.new_zeros(len(q_RAd), q_RAd.shape[1] * q_RAd.shape[2])
     if len(sparse.local_rows):
         q_CAQd = sparse.local_queries.pad(q_RAd.index_select(0, sparse.local_rows)).transpose(1, 2)
@@ -320,7 +321,7 @@ def make_flex_masks(
     sequence_T = tensors["sequence"]
     position_T = tensors["position"]
     global_T = tensors["is_global"]
-    create_mask: Any = create_block_mask
+    create_mask: Any = create_block_mask  # `Any`, because it is either torch's function or its compiled form
     if device.type != "cpu":
         create_mask = _compiled(create_block_mask)
 
@@ -347,7 +348,7 @@ def attend_flex(mask: BlockMask, q_RAd: Tensor, k_TAd: Tensor, v_TAd: Tensor) ->
     """Return the same contexts as `attend_sparsely`, [R, A * d], with one kernel if it is compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    attend: Any = flex_attention
+    attend: Any = flex_attention  # `Any`, because torch annotates a union of results, which depends on the arguments
     q_1ARd, k_1ATd, v_1ATd = (x.transpose(0, 1)[None] for x in (q_RAd, k_TAd, v_TAd))
     context_1ARd: Tensor = attend(q_1ARd, k_1ATd, v_1ATd, block_mask=mask)
     return context_1ARd[0].transpose(0, 1).flatten(1)

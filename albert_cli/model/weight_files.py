@@ -96,7 +96,7 @@ def describe_file(path: Path) -> tuple[str, str]:
     if layout := _find_other_layout([path]):
         content, hint = layout
         return f"{path}: is {content}", hint
-    return store.explain_no_directory(path, _CHECKPOINT_HINT)
+    return store.no_directory_message(path, _CHECKPOINT_HINT)
 
 
 def has_weights(directory: Path) -> bool:
@@ -179,7 +179,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
             content = content[key]
     tensors = {str(name): tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
     for name, tensor in tensors.items():
-        _reject_unstored_values(path, name, tensor)
+        _reject_sparse_or_expanded(path, name, tensor)
     if all(name.startswith(_WRAPPER_PREFIX) for name in tensors):
         return {name.removeprefix(_WRAPPER_PREFIX): tensor for name, tensor in tensors.items()}
     return tensors
@@ -195,8 +195,11 @@ def _reject_compressed_archive(path: Path) -> None:
         raise CheckpointError(f"{path}: is compressed and expands to {size:,} bytes", "save it again by torch.save")
 
 
-def _reject_unstored_values(path: Path, name: str, tensor: Tensor) -> None:
-    """Raise `CheckpointError` if the file does not contain each value of a tensor: a copy may then have any size."""
+def _reject_sparse_or_expanded(path: Path, name: str, tensor: Tensor) -> None:
+    """Raise `CheckpointError` for a tensor with more values than the file contains, such as a sparse or expanded one.
+
+    A dense copy of such a tensor could fill the memory.
+    """
     is_dense = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
     if not is_dense or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         message = f"{path}: {name} is sparse, or has a shape for more values than the file contains"
@@ -209,7 +212,8 @@ def _reject_unstored_values(path: Path, name: str, tensor: Tensor) -> None:
 def check_values(directory: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise `CheckpointError` for weights with NaN or infinity, and for quantized weights.
 
-    Quantized weights are matrices of integers or floats of one byte, whose scales are not read.
+    Quantized weights are floats of one byte, or matrices of integers. They need scales, and no reader here reads
+    scales.
     """
     for name, tensor in tensors.items():
         is_float = tensor.is_floating_point()

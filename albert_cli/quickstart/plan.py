@@ -58,7 +58,7 @@ class QuickstartPlan:
     max_time: str  # of pretraining, such as 80s
     vocabulary_size: int  # number of tokens
     sample_size: int  # sentences that the vocabulary is trained on
-    labels: tuple[int, ...]  # numbers of labeled training examples; a model is fine-tuned and scored for each number
+    label_counts: tuple[int, ...]  # numbers of labeled training examples; a model is fine-tuned and scored for each
     runs: int = 3  # fine-tuning seeds
     text_options: TextOptions = TextOptions()
     overrides: tuple[str, ...] = ()  # of the fine-tuning recipe (`-s`), such as the names of the table's columns
@@ -73,7 +73,7 @@ FULL: Final = QuickstartPlan(
     max_time="80s",
     vocabulary_size=4_000,
     sample_size=40_000,
-    labels=(125, 500, 2_000),
+    label_counts=(125, 500, 2_000),
     bundled=BundledDataSettings("docs:", packages=8, heldout=0.25, train_sentences=2_000, test_sentences=2_000),
 )
 SMOKE: Final = replace(
@@ -81,7 +81,7 @@ SMOKE: Final = replace(
     max_time="10s",
     vocabulary_size=1_500,
     sample_size=10_000,
-    labels=(125, 500),
+    label_counts=(125, 500),
     runs=2,
     bundled=BundledDataSettings("docs:stdlib", packages=5, heldout=0.5, train_sentences=500, test_sentences=1_000),
 )
@@ -104,7 +104,8 @@ def plan_own_data(
     or an override is invalid.
     """
     max_time = max_time or _DEFAULT_TIME
-    parse_duration(max_time, "--max-time")  # only pretraining uses it, after other steps have taken their time
+    # The result is not used here. An invalid value must fail now, not when pretraining begins, after other steps.
+    parse_duration(max_time, "--max-time")
     if any(source.name == STDIN for source in resolve_sources(text)):
         raise InputError(
             "--text -: stdin can be read once, but a quickstart reads it twice", "write it to a file first"
@@ -130,7 +131,7 @@ def plan_own_data(
         max_time=max_time,
         vocabulary_size=size or _DEFAULT_VOCABULARY,
         sample_size=_SAMPLE_SIZE,
-        labels=_choose_label_counts(labels, rows, table),
+        label_counts=_choose_label_counts(labels, rows, table),
         text_options=text_options,
         overrides=tuple(overrides),
     )

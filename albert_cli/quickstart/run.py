@@ -58,18 +58,18 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
 
     started = time.monotonic()
     report = out / "report.html"
-    steps = ("vocabulary", "data", "pretrain", *(f"scores/{count}" for count in plan.labels), report.name)
+    steps = ("vocabulary", "data", "pretrain", *(f"scores/{count}" for count in plan.label_counts), report.name)
     with store.lock(out):
         is_resumed = _has_output(out)
         _require_same_plan(out, plan)
+        # `albert status` lists the steps by their paths; "" is no other title.
         with recorded_plan(out / WORK_PLAN_FILE, dict.fromkeys(steps, "")):
             corpus_facts: JsonObject = {"source": ", ".join(map(hide_secrets, plan.text))}
             if plan.bundled is not None:
                 corpus_facts = load_or_write_bundled(out, plan.bundled)
                 plan = replace(plan, text=tuple(str(out / name) for name in plan.text), table=str(out / plan.table))
             pretraining = _pretrain(run, out, plan, device)
-            # `plan.labels` are numbers of labeled training examples.
-            evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.labels}
+            evaluations = {str(count): _evaluate(run, out, plan, count, device) for count in plan.label_counts}
             examples = _fill_masks(run, out, plan, device)
             run("report", "--out", report, "--", out)
             result = {
@@ -99,6 +99,8 @@ def _require_same_plan(out: Path, plan: QuickstartPlan) -> None:
     path = out / PLAN_FILE
     public_plan = replace(plan, text=tuple(map(hide_secrets, plan.text)))
     values = json.loads(json.dumps(asdict(public_plan)))  # JSON has lists instead of tuples
+    # The key `labels` is that of earlier versions, whose quickstarts can be resumed.
+    values = {"labels" if key == "label_counts" else key: value for key, value in values.items()}
     if not _has_output(out):
         store.write_json(path, values)
     elif not path.is_file():
@@ -122,7 +124,7 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, *language, "--", *plan.text)
     if data_facts["totals"]["heldout"]["documents"] == 0:
         console.warn(
-            "nothing is held out, because the text is one document, or copies of one, so there is no held-out MLM "
+            "the text is a single document, or copies of one, so nothing is held out and there is no held-out MLM "
             "loss: divide the text into documents by blank lines, or use several files"
         )
     _warn_about_table(data, plan)
@@ -192,7 +194,7 @@ def _fill_masks(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> list
 
 
 def _max_positions(out: Path) -> int:
-    """Return the maximum number of tokens in a text of the pretrained model."""
+    """Return the maximum number of tokens in an input of the pretrained model."""
     return ModelConfig.read(hub.find_checkpoint(str(out / "pretrain")) / "config.json").max_position_embeddings
 
 
@@ -200,7 +202,7 @@ def _mask_one_word(texts: Sequence[str], vocabulary: Vocabulary, max_length: int
     """Yield (text with one word masked, the word as the vocabulary spells it) for the suitable texts.
 
     A text is suitable if its number of words is in `_EXAMPLE_WORDS`, if it has at most `max_length` tokens, and if the
-    word that a hash chooses is one token, because the model guesses tokens.
+    word that a hash chooses has only letters and is one known token, because the model guesses tokens.
     """
     for text in texts:
         words = text.split()

@@ -167,11 +167,11 @@ def _make_names_unique(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
 
 
 def _identity_keys(evaluation: Evaluation, sizes: Iterable[int]) -> list[tuple[object, ...]]:
-    """Return several keys; if two evaluations share one, the page cannot tell their models apart.
+    """Return a key for every position of an evaluation on the page; two models with a common key cannot be told apart.
 
-    The last key is that of a point in the curve of scores by number of labeled examples. The other keys are those of
-    cells in the table of scores. A result without training is in the table for any sample size, so it has a key for
-    each of `sizes`. For a model trained on all examples, `sample_size` is 0, and `num_labeled` counts all.
+    There is one key for each cell in the table of scores. A trained model has one cell; a result without training has
+    one for each of `sizes`. The last key is for the point in the curve of scores by number of labeled examples.
+    For a model trained on all examples, `sample_size` is 0 and `num_labeled` is the number of all examples.
     """
     # The strings keep the keys distinct if their numbers are equal.
     task_and_model = (evaluation.task_identity, evaluation.model)
@@ -229,8 +229,8 @@ def _tabulate_provenance(inputs: ReportInputs) -> Table:
         name = run.name
         checkpoint = ""
         if run.checkpoints:
-            checkpoint, step = list(run.checkpoints.items())[-1]  # the newest
-            name = f"{run.name}, {step}"
+            checkpoint, title = list(run.checkpoints.items())[-1]  # the newest; by fingerprint
+            name = f"{run.name}, {title}"
         rows.append(["pretraining", name, _short_fingerprint(checkpoint), "", _short_fingerprint(run.data)])
     for evaluation in inputs.evaluations:
         record = evaluation.record

@@ -172,7 +172,7 @@ def collect_inputs(directories: Sequence[Path]) -> ReportInputs:
     """
     for directory in directories:
         if not directory.is_dir():
-            raise InputError(*store.explain_no_directory(directory, "name directories that albert has written"))
+            raise InputError(*store.no_directory_message(directory, "name directories that albert has written"))
     paths = store.walk_folders(*directories)
     run_paths = [path for path in paths if _is_pretraining_run(path)]
     data_paths = [path for path in paths if _is_data_directory(path)]

@@ -25,7 +25,7 @@ class EntitySpan(NamedTuple):
 
     start: int
     end: int
-    label: str
+    entity_type: str
 
     def overlaps(self, other: EntitySpan) -> bool:
         """Return True if the spans share a character."""
@@ -79,12 +79,12 @@ def tabulate_entity_errors(lines: Iterable[PredictionLine]) -> Table:
     for line in lines:
         gold, predicted = parse_entities(line)
         for entity in gold:
-            counts[entity.label].update(["gold", _judge(entity, predicted)])
+            counts[entity.entity_type].update(["gold", _judge(entity, predicted)])
         for entity in predicted:
-            counts[entity.label]["predicted"] += 1
+            counts[entity.entity_type]["predicted"] += 1
             if not any(entity.overlaps(other) for other in gold):
-                counts[entity.label]["spurious"] += 1
-    rows = [_format_counts(label, counts[label]) for label in sorted(counts)]
+                counts[entity.entity_type]["spurious"] += 1
+    rows = [_format_counts(entity_type, counts[entity_type]) for entity_type in sorted(counts)]
     rows.append(_format_counts("all types", sum(counts.values(), Counter())))
     return Table(["type", "entities", "precision", "recall", "F1", *_ERRORS], rows)
 
@@ -104,13 +104,13 @@ def _judge(entity: EntitySpan, predicted: Sequence[EntitySpan]) -> str:
     return "missed"
 
 
-def _format_counts(label: str, counts: _Counts) -> list[str]:
+def _format_counts(entity_type: str, counts: _Counts) -> list[str]:
     """Return a row of the table: the type, its number of gold entities, three scores in percent, and its errors."""
     precision = counts["correct"] / max(1, counts["predicted"])
     recall = counts["correct"] / max(1, counts["gold"])
     f1 = 2 * counts["correct"] / max(1, counts["gold"] + counts["predicted"])
     scores = map(format_percent, (precision, recall, f1))
-    return [label, f"{counts['gold']:,}", *scores, *(f"{counts[error]:,}" for error in _ERRORS)]
+    return [entity_type, f"{counts['gold']:,}", *scores, *(f"{counts[error]:,}" for error in _ERRORS)]
 
 
 # ---------------------------------------------------------------- marked texts
@@ -120,7 +120,7 @@ def tabulate_entity_mistakes(examples: Sequence[Sequence[PredictionLine]]) -> Ta
     """Return a row for each example: the text with its gold entities, the text with its predicted ones, and the error.
 
     examples: for each example, the lines of all runs. If the runs predict different entities for a text, the table has
-    the prediction that is most frequent as a whole. The error is the mean over runs.
+    the complete set of entities that the largest number of runs predicts. The error is the mean over runs.
     """
     rows: list[list[str | Cell | MarkedText]] = []
     for lines in examples:
@@ -165,7 +165,7 @@ def mark_entities(
         if position < entity.start:
             segments.append(Segment(text[position : entity.start]))
         is_wrong = entity not in reference
-        segments.append(Segment(text[entity.start : entity.end], entity.label, is_wrong=is_wrong))
+        segments.append(Segment(text[entity.start : entity.end], entity.entity_type, is_wrong=is_wrong))
         position = entity.end
     if position < stop:
         segments.append(Segment(text[position:stop]))

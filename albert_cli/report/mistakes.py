@@ -72,7 +72,7 @@ def group_by_example(runs: Sequence[Sequence[PredictionLine]]) -> list[ExampleLi
 def find_worst(examples: Sequence[ExampleLines]) -> list[ExampleLines]:
     """Return the `_MAX_MISTAKES` examples with the largest mean error over runs, the largest first.
 
-    Of answer spans with equal errors, those with the highest probability come first. Examples that every run predicts
+    If answer spans have equal errors, those with the highest probability come first. Examples that every run predicts
     correctly, or that have no label, are no mistakes.
     """
     wrong = [lines for lines in examples if any(_is_mistake(line) for line in lines)]

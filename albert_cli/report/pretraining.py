@@ -25,7 +25,7 @@ from albert_cli.report.scores import Colors, Fact
 _ACCURACIES = {
     "mlm_accuracy": "MLM accuracy",
     "order_accuracy": "sentence-pair accuracy",  # on the pair task that the run trains
-    # These two are on the pair tasks that the run does not train.
+    # Each of these two exists only if the run trains another pair task.
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
 }

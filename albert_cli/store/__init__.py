@@ -6,7 +6,7 @@ directory without a valid manifest as incomplete, and compare each file that the
 artifacts through `store`.
 """
 
-from albert_cli.os_errors import explain_no_directory, free_bytes, translate_os_errors
+from albert_cli.os_errors import free_bytes, no_directory_message, translate_os_errors
 from albert_cli.store.directories import commit_directory, publish, remove_directory, resolve_dots, walk_folders
 from albert_cli.store.files import open_text_writer, write_bytes, write_json, write_text
 from albert_cli.store.locks import is_locked, lock
@@ -43,12 +43,12 @@ __all__ = [
     "check_relative",
     "commit_directory",
     "exists_or_is_listed",
-    "explain_no_directory",
     "fingerprint",
     "free_bytes",
     "hash_json",
     "is_locked",
     "lock",
+    "no_directory_message",
     "open_text_writer",
     "publish",
     "read_bytes",

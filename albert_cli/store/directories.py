@@ -28,19 +28,19 @@ def resolve_dots(directory: Path) -> Path:
 
 
 def walk_folders(*directories: Path) -> list[Path]:
-    """Return directories and all visible and linked folders below them, each once, in the order of their names.
+    """Return the directories and all folders below them that are not hidden, each once, sorted by directory and path.
 
-    A folder that is visible below a directory has its own path, not that of a link to it.
+    Links to folders are followed. A folder that can be reached without a link is returned with that path.
     Raises `InputError` for a folder that cannot be read, and `CheckpointError` for a broken link to a folder.
     """
     seen: set[Path] = set()
-    folders: list[tuple[int, Path]] = []  # with the number of the directory
-    # The first item of this heap is the folder behind the fewest links and, among those of a directory, the uppermost:
-    # the items are the number of links, the number of the directory, the depth, and the folder.
-    pending = [(0, number, 0, directory) for number, directory in enumerate(directories)]
+    folders: list[tuple[int, Path]] = []  # with the index of the start directory
+    # A heap of (number of links, index of the start directory, depth, folder). A folder is therefore reached first by
+    # the path with the fewest links and, below one start directory, by the shortest such path.
+    pending = [(0, root_index, 0, directory) for root_index, directory in enumerate(directories)]
     heapq.heapify(pending)
     while pending:
-        links, number, depth, folder = heapq.heappop(pending)
+        links, root_index, depth, folder = heapq.heappop(pending)
         resolved = folder.resolve()
         if resolved in seen:  # for example a link to a folder above it
             continue
@@ -48,13 +48,13 @@ def walk_folders(*directories: Path) -> list[Path]:
         if paths is None:
             continue
         seen.add(resolved)
-        folders.append((number, folder))
+        folders.append((root_index, folder))
         for path in paths:
             # `Path.is_dir` raises an error for a link to a folder that this user may not see.
             if not os.path.isdir(path):  # noqa: PTH112
                 _require_intact_link(path)
             elif not path.name.startswith("."):
-                heapq.heappush(pending, (links + path.is_symlink(), number, depth + 1, path))
+                heapq.heappush(pending, (links + path.is_symlink(), root_index, depth + 1, path))
     return [folder for _, folder in sorted(folders)]
 
 
@@ -147,6 +147,7 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
     that have been moved, so no reader accepts a mixture of old and new files.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    # A hidden directory inside `directory`, named as if next to a file "publish".
     with _staging_directory(directory / "publish") as staging:
         yield staging
         seal(staging, kind, parents)
@@ -160,8 +161,8 @@ def publish(directory: Path, kind: str, parents: Mapping[str, str] | None = None
 def remove_directory(directory: Path) -> None:
     """Delete a committed directory; a rename hides it first, so that a crash leaves no visible part of it.
 
-    The directory counts as removed once it is hidden: `remove_leftovers` deletes later what cannot be deleted now. On
-    NFS this is a file that a process has mapped. Of a link, only the link is deleted.
+    The directory counts as removed once it is hidden. Files that cannot be deleted now, such as mapped files on NFS,
+    are deleted later by `remove_leftovers`. If `directory` is a link, only the link is deleted.
     """
     if directory.is_symlink():
         directory.unlink()

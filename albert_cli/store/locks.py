@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from albert_cli.errors import BusyError, LockedError
-from albert_cli.os_errors import explain_not_writable, translate_write_errors
+from albert_cli.os_errors import not_writable_error, translate_write_errors
 from albert_cli.store.temporaries import remove_leftovers, temporary_sibling
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _acquire(directory: Path) -> BaseFileLock:
         raise LockedError(f"{directory}: another run is writing here", "wait for it or choose another --out") from None
     except (NotImplementedError, UserWarning, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _LOCKS_UNSUPPORTED:
-            not_writable = explain_not_writable(error, directory)
+            not_writable = not_writable_error(error, directory)
             if not_writable is None:
                 raise
             raise not_writable from None

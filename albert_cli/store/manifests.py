@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 
 from albert_cli import __version__
 from albert_cli.errors import BusyError, CheckpointError
-from albert_cli.os_errors import explain_no_directory, from_os_error, translate_os_errors
+from albert_cli.os_errors import from_os_error, no_directory_message, translate_os_errors
 from albert_cli.store import files
 from albert_cli.store.parsing import check_relative, invalid_record_error, parse_record, type_adapter
 
@@ -148,7 +148,7 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
     """
     status = _read_status(directory)
     if status is None or not stat.S_ISDIR(status.st_mode):
-        raise CheckpointError(*explain_no_directory(directory, "check the path"))
+        raise CheckpointError(*no_directory_message(directory, "check the path"))
     manifest = read_manifest(directory)
     if manifest is None:
         message = f"{directory}: no {MANIFEST}, so the directory is incomplete"

@@ -32,7 +32,7 @@ from albert_cli.tasks.features import PairFeatures, TokenSlices, tokenize
 from albert_cli.tasks.input_lines import InputLine, first_of, row_id
 from albert_cli.text.vocabulary import Vocabulary
 
-_MAX_ANSWER_TOKENS = 128  # of question and option together; `max_qa_length` in ALBERT's released code for RACE
+_MAX_QA_TOKENS = 128  # of question and option together; `max_qa_length` in ALBERT's released code for RACE
 _ARCHITECTURE = "ForMultipleChoice"
 _MASKED_LOGIT = -1e30  # the logit of padding, for questions with fewer than K options
 # The position of the option in a question such as "She felt _ .". Underscores within a word such as `snake_case` are
@@ -57,7 +57,7 @@ class ChoiceExample:
     group: str = ""
 
     @property
-    def answers(self) -> list[str]:
+    def qa_texts(self) -> list[str]:
         """The question with each option, which replaces the question's blanks (`_`, `___`) or follows the question."""
         texts_between_blanks = _BLANK.split(self.question)
         if len(texts_between_blanks) > 1:
@@ -104,30 +104,31 @@ class Choice(LogitsTask[ChoiceExample]):
     def encode(self, examples: Sequence[ChoiceExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
         """Encode K sequences per question. A question with fewer options is padded with sequences without text.
 
-        A question with its option keeps its last tokens, because the option comes last: at most `_MAX_ANSWER_TOKENS`,
-        or half of the tokens without specials if that is less. The passage keeps its first tokens, as many as then fit.
+        Question and option are cut to their last tokens, because the option comes last. They may take `_MAX_QA_TOKENS`
+        tokens, and at most half of the sequence without its special tokens. The passage is cut to its first tokens and
+        takes the rest.
         """
         size = len(examples)
         counts = np.array([len(example.options) for example in examples], dtype=np.int64)
         max_options = int(counts.max(initial=1))
         passages = [example.passage for example in examples]
-        answers: list[str] = []
+        qa_texts: list[str] = []
         for example in examples:
-            answers += example.answers
-            answers += [""] * (max_options - len(example.options))
-        ids, slices = tokenize(passages + answers, vocabulary)
-        # `passage`, `answer` and the arrays that depend on them have an item for each of the Q * K sequences.
+            qa_texts += example.qa_texts
+            qa_texts += [""] * (max_options - len(example.options))
+        ids, slices = tokenize(passages + qa_texts, vocabulary)
+        # `passage`, `qa` and the arrays that depend on them have an item for each of the Q * K sequences.
         passage = slices.select(np.repeat(np.arange(size), max_options))
-        answer = slices.select(size + np.arange(size * max_options))
+        qa = slices.select(size + np.arange(size * max_options))
         is_padding = (np.arange(max_options) >= counts[:, None]).ravel()
         max_text_tokens = max_seq_length - SPECIALS
-        answer_length = np.minimum(answer.length, min(_MAX_ANSWER_TOKENS, (max_text_tokens + 1) // 2))
-        passage_length = np.where(is_padding, 0, np.minimum(passage.length, max_text_tokens - answer_length))
-        is_truncated = ~is_padding & ((passage_length < passage.length) | (answer_length < answer.length))
+        qa_length = np.minimum(qa.length, min(_MAX_QA_TOKENS, (max_text_tokens + 1) // 2))
+        passage_length = np.where(is_padding, 0, np.minimum(passage.length, max_text_tokens - qa_length))
+        is_truncated = ~is_padding & ((passage_length < passage.length) | (qa_length < qa.length))
         return PairFeatures(
             ids=ids,
             first=TokenSlices(passage.start, passage_length),
-            second=TokenSlices(answer.start + answer.length - answer_length, answer_length),
+            second=TokenSlices(qa.start + qa.length - qa_length, qa_length),
             is_pair=np.ones(size * max_options, dtype=bool),
             labels=label_array([example.label for example in examples]),
             truncated=int(np.count_nonzero(is_truncated.reshape(-1, max_options).any(axis=1))),
@@ -199,7 +200,9 @@ class Choice(LogitsTask[ChoiceExample]):
     def match_head(self, checkpoint: hub.Checkpoint) -> list[int] | None:
         classifier_rows = len(checkpoint.tensors.get("classifier.weight", ()))
         has_one_logit = classifier_rows == 1  # per option
-        return [] if checkpoint.architecture == _ARCHITECTURE and has_one_logit else None
+        if checkpoint.architecture == _ARCHITECTURE and has_one_logit:
+            return []  # options have no names, so there is no order of labels to match
+        return None
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
         message = f"{checkpoint.directory}: has no multiple-choice head"

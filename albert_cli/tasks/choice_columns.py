@@ -35,8 +35,8 @@ CHOICE_COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
-# Lowercase names such as `choice1` and `option_b`; each such column holds one option of every question. An s without a
-# separator is a plural's: a column `answers` may hold labels.
+# Lowercase names such as `choice1` and `option_b`; each such column holds one option of every question. `answers` is
+# not the option `s` but a plural, and such a column may hold labels; `answer_s` is an option.
 _OPTION_COLUMN = re.compile(r"(?![a-z]+s$)(choice|option|ending|answer|sol)[_ ]?([0-9]+|[a-z])")
 _NUMBER_DIGITS = 9  # the width to which numbers are filled up with zeros, so that `choice10` follows `choice9`
 _COUNTS_FROM_0 = re.compile(r".*(?<![0-9])0+")  # names such as `ending0`, but not `choice10`
@@ -76,7 +76,8 @@ def find_choice_columns(table: TextTable, settings: TableSettings) -> ChoiceColu
     passage = find_column(table, "text", settings, CHOICE_COLUMN_NAMES)
     question = find_column(table, "question", settings, CHOICE_COLUMN_NAMES)
     label = find_label_column(table, settings, CHOICE_COLUMN_NAMES)
-    # The user may name one column for a role whose other usual role finds it too. It is then read only once.
+    # A column that the user names for one role may have a usual name for the other role. It then has only the user's
+    # role.
     if passage == question:
         if settings.text:
             question = None
@@ -123,7 +124,7 @@ class ChoiceRow(NamedTuple):
 
     @property
     def has_missing_label(self) -> bool:
-        """True if the label is empty, or a usual spelling of a missing value but no option and no option's name."""
+        """True if the label is empty, or spells a missing value ("NA") and is no option and no option's name."""
         return self.label == "" or is_missing(self.label, (*self.options, *self.names))
 
 
@@ -150,8 +151,9 @@ def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow
             raise InputError(f"{where}: {len(options)} choices", f"give at most {MAX_OPTIONS}")
         label = "" if columns.label is None else cells[columns.label].strip()
         rows.append(ChoiceRow(label, options, names, where))
-    names_an_option = all("-1" in (*row.options, *row.names) for row in rows)
-    if are_hidden([row.label for row in rows]) and not names_an_option:
+    # Labels of -1 hide the answers, unless -1 is an option or an option's name in every row.
+    is_minus_1_an_option = all("-1" in (*row.options, *row.names) for row in rows)
+    if are_hidden([row.label for row in rows]) and not is_minus_1_an_option:
         return [row._replace(label="") for row in rows]
     return rows
 

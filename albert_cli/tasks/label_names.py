@@ -15,8 +15,8 @@ def comparable_name(label: str) -> str:
     """Return a class name in lower case and NFC, without blanks, hyphens and underscores, to compare spellings.
 
     `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores
-    remains. Of a number only zeros and a plus sign that do not change its value are removed: 1.0, 01 and +1 become 1,
-    but -1 is another class. Invisible marks are removed from every name.
+    is not changed. In a number, only a plus sign and zeros that do not change its value are removed: 1.0, 01 and +1
+    become 1, but -1 is another class. Invisible marks are removed from every name.
     """
     label = _INVISIBLE.sub("", label)
     if number := re.fullmatch(r"(-?)\+?0*([0-9]+)(?:\.([0-9]*?)0*)?", label):

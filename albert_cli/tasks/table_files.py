@@ -1,6 +1,7 @@
 """Find the files of a custom table, one for each split, and read each as a `TextTable`.
 
-The files are in a folder, on the Hugging Face Hub, or listed in the settings; a single file is train.
+The files are in a folder, on the Hugging Face Hub, or listed in the settings. If `--data` is a single file, this file
+is the train split.
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str
     A file in the settings replaces that of `data`. Raises `ConfigError` if neither has a file, and `InputError` if
     `data` or a file in the settings does not exist, or if `data` holds no file.
     """
-    files_in_settings = {"train": settings.train, "dev": settings.dev, "test": settings.test}
-    chosen = {split: file for split, file in files_in_settings.items() if file}
+    settings_by_split = {"train": settings.train, "dev": settings.dev, "test": settings.test}
+    settings_files = {split: file for split, file in settings_by_split.items() if file}
     files: dict[str, str] = {}
     if is_hub_source(data):
-        files = _hub_files(data, chosen)
+        files = _hub_files(data, settings_files)
     elif data is not None:
-        files = _folder_files(Path(data), chosen)
-    files |= {split: _find_named_file(file, data) for split, file in chosen.items()}
+        files = _folder_files(Path(data), settings_files)
+    files |= {split: _find_named_file(file, data) for split, file in settings_files.items()}
     if not files:
         raise ConfigError("the task 'table' has no data", "use --data DIR, or -s table.train=FILE")
     return {split: files[split] for split in _FILE_NAMES if split in files}
@@ -99,33 +100,36 @@ def _find_named_file(name: str, data: str | None) -> str:
     return str(path)
 
 
-def _hub_files(source: str, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Map the splits that `chosen` lacks to those of a data set of the Hub, as `hf:NAME#SPLIT`.
+def _hub_files(source: str, settings_files: Mapping[str, str]) -> dict[str, str]:
+    """Map the splits without a file in the settings (`settings_files`) to those of a data set of the Hub.
 
-    The dev split may be called "validation". Prints the splits that are not read. Raises `InputError` if `chosen` is
-    empty and no split has a name that is read.
+    A split is mapped to `hf:NAME#SPLIT`. The dev split may be called "validation". Prints the splits that are not read.
+    Raises `InputError` if the settings list no file, and no split is called train, dev, validation or test.
     """
     hub_splits = list_hub_splits(source)
     dev = "dev" if "dev" in hub_splits else "validation"
     hub_names = {"train": "train", "dev": dev, "test": "test"}
     files = {
-        split: f"{source}#{name}" for split, name in hub_names.items() if name in hub_splits and split not in chosen
+        split: f"{source}#{name}"
+        for split, name in hub_names.items()
+        if name in hub_splits and split not in settings_files
     }
-    if not files and not chosen:
+    if not files and not settings_files:
         message = f"{source}: has no split train, dev, validation or test, but {', '.join(hub_splits)}"
         raise InputError(message, f"choose one, for example: -s table.train={source}#{hub_splits[0]}")
-    read = {*files.values(), *chosen.values()}
+    read = {*files.values(), *settings_files.values()}
     unread = [name for name in hub_splits if f"{source}#{name}" not in read]
     if unread:
         console.info(f"{source}: not read: {', '.join(unread)}; use -s table.dev={source}#SPLIT for another split")
     return files
 
 
-def _folder_files(path: Path, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Map the splits that `chosen` lacks to the files of the folder `path`; if `path` is a file, it is train.
+def _folder_files(path: Path, settings_files: Mapping[str, str]) -> dict[str, str]:
+    """Map the splits without a file in the settings (`settings_files`) to the files of the folder `path`.
 
-    A folder in the layout of the Hub is read as `hf:PATH`. Raises `InputError` if `path` does not exist, if a split has
-    two files, or if `chosen` lacks train and no split has a file.
+    If `path` is a file, it is the train split. A folder in the layout of the Hub is read as `hf:PATH`. Raises
+    `InputError` if `path` does not exist, if a split has two files, or if the settings list no train file and the
+    folder has no file of a split.
     """
     if path.is_file():
         return {"train": str(path)}
@@ -133,7 +137,7 @@ def _folder_files(path: Path, chosen: Mapping[str, str]) -> dict[str, str]:
         raise InputError(f"{path}: no such file or directory", "check the path")
     files: dict[str, str] = {}
     for split in _FILE_NAMES:
-        if split in chosen:
+        if split in settings_files:
             continue
         remedy = f"choose one with -s table.{split}=FILE"
         if split_file := find_split_file(path, _FILE_NAMES[split], _SUFFIXES, remedy):
@@ -141,8 +145,8 @@ def _folder_files(path: Path, chosen: Mapping[str, str]) -> dict[str, str]:
         elif unread := _find_unread_file(path, _FILE_NAMES[split]):
             console.warn(f"{unread}: not read, because it is not a {_FORMATS} file; convert it")
     if not files and has_hub_layout(path):
-        return _hub_files(f"hf:{path}", chosen)
-    if not files and "train" not in chosen:
+        return _hub_files(f"hf:{path}", settings_files)
+    if not files and "train" not in settings_files:
         reject_saved_to_disk(path)
         message = f"{path}: holds no train.tsv, train.csv, train.jsonl or train.parquet"
         raise InputError(message, "add one, or use -s table.train=FILE")

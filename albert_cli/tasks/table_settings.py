@@ -8,6 +8,7 @@ from typing import Literal
 from albert_cli.config import PositiveFraction
 from albert_cli.errors import ConfigError
 
+# How a label denotes the correct option of a multiple choice.
 LabelReading = Literal["auto", "letters", "numbers-from-0", "numbers-from-1", "names", "texts"]
 
 
@@ -23,7 +24,9 @@ class TableSettings:
     * `kind` is the kind of task.
     * `labels` are the classes in the order of the model's outputs, by default the labels of train, sorted.
     * In multiple choice `text` is the column of passages, `question` the column of questions. `choices` names a column
-      for each option, or one column with lists of options. `choice_labels` is how a label denotes the correct option.
+      for each option, or one column with lists of options. `choice_labels` says how a label denotes the correct option:
+      by its letter, its number from 0 or from 1, its text (`texts`) or, if the data set names the options, its name
+      (`names`).
     * In a multi-label table `label_columns` names the columns of 0 and 1, one for each class.
     * `missing = "skip"` skips rows without a label. `decimal` is the decimal sign of labels in a regression.
     * `delimiter` and `quoting` describe .tsv and .csv files.

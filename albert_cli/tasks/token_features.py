@@ -55,7 +55,7 @@ def split_into_windows(offsets: Int64, size: int) -> TokenWindows:
     step = size - overlap
     text, start, length = slide_windows(lengths, size, step)
     end = start + length
-    # Of the tokens that two windows share, the first half is tagged in the earlier window and the second half in the
+    # If two windows share tokens, the first half of these is tagged in the earlier window and the second half in the
     # later one, because they have more context there.
     tagged_start = np.where(start == 0, 0, start + overlap // 2)
     tagged_end = np.where(end == lengths[text], end, start + step + overlap // 2)

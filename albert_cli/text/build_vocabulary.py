@@ -49,12 +49,18 @@ _REQUIRED_TOKENS = 2 + len(CONTROL_SYMBOLS) + len(USER_DEFINED_SYMBOLS)  # 2: <p
 class VocabularySettings:
     """The options of a vocabulary.
 
-    size: number of tokens; cleaning: how every text is cleaned before it is encoded; sample_size: maximum number of
-    sentences to train on; character_coverage: fraction of the text's characters that get a token; seed: of the sample
-    and of the training; language: ISO 639 code for splitting into sentences; keep_zwnj: keep the zero-width non-joiner
-    (U+200C); symbols: texts that are one token, unless pieces that overlap them fit the text better; byte_fallback:
-    encode characters without a token as bytes; read: how the sources are read. Raises `ConfigError` for impossible
-    values.
+    * `size`: number of tokens.
+    * `cleaning`: how every text is cleaned before it is encoded.
+    * `sample_size`: maximum number of sentences to train on.
+    * `character_coverage`: fraction of the text's characters that get a token.
+    * `seed`: of the sample and of the training.
+    * `language`: ISO 639 code for splitting into sentences.
+    * `keep_zwnj`: keep the zero-width non-joiner (U+200C).
+    * `symbols`: texts that become one token each; they are split only if pieces that overlap them score better.
+    * `byte_fallback`: encode characters without a token as bytes.
+    * `read`: how the sources are read.
+
+    Raises `ConfigError` for impossible values.
     """
 
     size: int = 30_000
@@ -105,7 +111,10 @@ class VocabularyRequest:
 
 @dataclass(frozen=True)
 class SentenceCounts:
-    """Numbers of sentences: read from the sources, and those of the sample that are trained on, empty or held out."""
+    """Numbers of sentences.
+
+    read: in the sources; training, empty (after cleaning) and held_out: the parts of the sample.
+    """
 
     read: int
     training: int
@@ -147,14 +156,14 @@ def read_symbols(path: Path) -> tuple[str, ...]:
     return tuple(line.strip() for _, line in lines if line.strip())
 
 
-def build(
+def build_vocabulary(
     sources: Sequence[str], out: Path | str, settings: VocabularySettings | None = None, workers: int = 0
 ) -> BuiltVocabulary:
     """Train a vocabulary on the sources' text and write it to `out`; leave a finished directory unchanged.
 
     workers: processes that read; 0 means one per core. The vocabulary does not depend on their number. Raises
-    `InputError` for unreadable or empty sources and for a size that the text does not allow, `BusyError` if `out`
-    contains a vocabulary with other settings or anything else.
+    `InputError` for unreadable or empty sources and for a size that the text does not allow, and `BusyError` if `out`
+    contains other files, or a vocabulary that was built with other settings or sources.
     """
     out = Path(out)
     settings = settings or VocabularySettings()
@@ -314,9 +323,9 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
     saved = asdict(report.request.settings)
     different = [name for name, value in requested.items() if saved[name] != value]
     records = _add_hashes(units, hash_work_units(units, workers))
-    identities = [_identify(record, request.settings.read.format) for record in records]
+    identities = [_content_identity(record, request.settings.read.format) for record in records]
     saved_format = report.request.settings.read.format
-    if identities != [_identify(record, saved_format) for record in report.request.sources]:
+    if identities != [_content_identity(record, saved_format) for record in report.request.sources]:
         different.append("sources")
     if different:
         message = f"{out}: contains a vocabulary with other settings ({', '.join(different)})"
@@ -324,12 +333,12 @@ def _read_finished(out: Path, request: VocabularyRequest, units: Sequence[WorkUn
     return report
 
 
-def _identify(record: WorkUnitRecord, file_format: FileFormat) -> WorkUnitRecord:
-    """Return what must be equal for two work units to have the same text.
+def _content_identity(record: WorkUnitRecord, file_format: FileFormat) -> WorkUnitRecord:
+    """Return a work unit's record without what may differ for the same text.
 
-    A hash identifies the text even if its files have moved. So a file's name is replaced by the format in which the
-    file is read, and the names of other sources are left out. Without a hash, the names identify the text.
-    file_format: the option with which the sources were resolved.
+    With a hash, names do not count, because files may have moved. But a file's new name may change how the file is
+    read, so its name is replaced by its format. Without a hash, the record is unchanged, because only the names
+    identify the text. file_format: `--format` when the sources were resolved.
     """
     if record.get("sha256") is None:
         return record

@@ -25,8 +25,9 @@ class Cleaning:
     """The options of `clean`; the defaults are those of the paper's code.
 
     strip_accents: drop all combining characters; normal_form: Unicode form, "none" for no normalization;
-    transformers_rules: write `` and '' as ", and emit pieces with a digit and a comma (`unigram.penalize_digit_comma`).
-    Hugging Face's ALBERT tokenizers do both, the paper's code neither.
+    transformers_rules: write `` and '' as ", and allow pieces with a digit and a comma, which
+    `unigram.penalize_digit_comma` otherwise prevents. Hugging Face's ALBERT tokenizers do both, the paper's code
+    neither.
     """
 
     lowercase: bool = True
@@ -39,9 +40,9 @@ class Cleaning:
         """The Unicode forms that `clean` applies before it drops accents and after it lower-cases (None: no form).
 
         Accents can be dropped from decomposed text only. So text is decomposed first and, if `normal_form` is not NFKD,
-        composed at the end. If accents stay, text is composed both times: NFKC replaces NFKD, and NFC replaces "none".
-        The reason is that SentencePiece composes text in any case. It would compose only marks that directly follow
-        their letter, and would not bring several marks into the standard order first.
+        composed at the end. If accents stay, the forms are composed ones before and after lower-casing: NFKC for NFKD
+        and NFKC, NFC for NFC and "none". SentencePiece would compose the text anyway, but less completely: only marks
+        directly after their letter, and without sorting several marks into the standard order.
         """
         is_compatibility = self.normal_form.startswith("NFK")
         composed: _UnicodeForm = "NFKC" if is_compatibility else "NFC"
@@ -114,7 +115,7 @@ def clean(text: str, cleaning: Cleaning) -> str:
 def clean_single_spaced(sentences: Sequence[str], cleaning: Cleaning) -> list[str]:
     """Apply `clean`, faster, to sentences that have only single spaces, and none at their ends.
 
-    If such a sentence is ASCII, at most its case changes.
+    Without `transformers_rules`, only the case of an ASCII sentence can change.
     """
     cleaned = []
     for sentence in sentences:
@@ -128,7 +129,7 @@ def clean_single_spaced(sentences: Sequence[str], cleaning: Cleaning) -> list[st
 
 
 def _clean_characters(text: str, cleaning: Cleaning) -> str:
-    """Apply the steps of `clean` that do not concern white space: normal form, accents, case."""
+    """Replace lone surrogates, then apply the options of `cleaning`: normal form, accents, case."""
     first_form, last_form = cleaning.unicode_forms
     text = normalize(first_form, replace_surrogates(text))
     if cleaning.strip_accents:

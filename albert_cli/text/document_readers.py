@@ -23,7 +23,7 @@ from albert_cli.text.plain_text import join_texts
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.records import parse_json
 from albert_cli.text.source_parts import ReadCounter, SourcePart
-from albert_cli.text.text_readers import find_text, iter_checked_text, iter_json_texts
+from albert_cli.text.text_readers import find_text, iter_json_texts, iter_text_within_limit
 
 _JSON_HINT = "write JSON lines, an array of objects, or one object"
 _DOC_START = re.compile(r"<doc\b[^>]*>")
@@ -55,7 +55,7 @@ def read_json_document(part: SourcePart, settings: ReadSettings, counter: ReadCo
             text = find_text(record, settings, part.record_location(number))
         elif record is not None:
             raise InputError(f"{part.record_location(number)} is neither an object nor a text", _JSON_HINT)
-        yield from iter_checked_text(text, part.record_location, number, settings, counter)
+        yield from iter_text_within_limit(text, part.record_location, number, settings, counter)
 
 
 def peek_first_text_line(lines: NumberedLines) -> tuple[str, NumberedLines]:
@@ -106,7 +106,7 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
                 reject_or_count_long_line(part.location, article_line, settings, counter)
             else:
                 text = _unescape(join_texts(["\n".join(article)], settings))
-                yield from iter_checked_text(text, part.location, article_line, settings, counter)
+                yield from iter_text_within_limit(text, part.location, article_line, settings, counter)
             article = None
     if article is not None:
         raise _unclosed_article(part, article_line)

@@ -21,13 +21,14 @@ from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part, rec
 from albert_cli.text.sources import STDIN
 
 NumberedLines: TypeAlias = Iterator[tuple[int, str]]  # the line's number in the part, from 1, and its text
-# Instead of the text of a line that is too long, the number of its double quotes: they show where a CSV row ends.
+# The same, but a line that is too long has the number of its double quotes instead of its text. They show where a CSV
+# row ends.
 NumberedLinesOrQuoteCounts: TypeAlias = Iterator[tuple[int, str | int]]
 
 _UNLIMITED_BYTES = 1 << 62
-# The largest text that is read as a whole from a compressed file, in units of `max_line`: 1 GiB by default. A few bytes
-# can expand to any size, while the size of an uncompressed file is visible.
-_MAX_EXPANDED_LINES = 16
+# A text that is read as a whole from a compressed file has at most this many times `max_line` bytes: 1 GiB by default.
+# A few compressed bytes can expand to any size, while the size of an uncompressed file is visible.
+_EXPANSION_LIMIT_FACTOR = 16
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # UTF-16 and UTF-32 are detected by the fraction of zero bytes at each of the four offsets modulo 4.
 _WIDE_SAMPLE_BYTES = 4096
@@ -60,7 +61,7 @@ def unlimited_lines(part: SourcePart, settings: ReadSettings, counter: ReadCount
     """Yield lines as `text_lines` does, whatever their length.
 
     For formats whose records may have several lines: a record without its long line would be damaged. Memory holds the
-    longest line, so a line of a compressed file has a maximum (`_MAX_EXPANDED_LINES`).
+    longest line, so a line of a compressed file has a maximum (`_EXPANSION_LIMIT_FACTOR`).
     """
     limit = _memory_limit(part, settings)
     settings = replace(settings, max_line=limit, on_long_line="refuse")
@@ -73,7 +74,7 @@ def unlimited_lines(part: SourcePart, settings: ReadSettings, counter: ReadCount
 def collect_text(lines: NumberedLines, part: SourcePart, settings: ReadSettings) -> str:
     """Return the lines as one text, with a blank line for each number that is missing.
 
-    Raises `InputError` if the text of a compressed file is too large (`_MAX_EXPANDED_LINES`).
+    Raises `InputError` if the text of a compressed file is too large (`_EXPANSION_LIMIT_FACTOR`).
     """
     limit = _memory_limit(part, settings)
     text = io.StringIO()  # takes one byte for a blank line; a list takes eight
@@ -93,7 +94,7 @@ def _memory_limit(part: SourcePart, settings: ReadSettings) -> int:
     """Return the maximum number of bytes that are read as a whole from a part."""
     if not part.source.compression:
         return _UNLIMITED_BYTES
-    return min(_MAX_EXPANDED_LINES * settings.max_line, _UNLIMITED_BYTES)
+    return min(_EXPANSION_LIMIT_FACTOR * settings.max_line, _UNLIMITED_BYTES)
 
 
 def _expansion_error(part: SourcePart, limit: int) -> InputError:
@@ -136,7 +137,7 @@ def lines_or_quote_counts(part: SourcePart, settings: ReadSettings, counter: Rea
                     line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
                     line_start = len(_UTF8_BYTE_ORDER_MARK)
                     if not line.endswith(b"\n"):
-                        line += stream.readline(line_start)  # the mark does not count for `read_limit`
+                        line += stream.readline(len(_UTF8_BYTE_ORDER_MARK))  # the mark does not count for `read_limit`
             content = line.rstrip(b"\r\n")
             is_complete = line.endswith(b"\n") or len(line) < read_limit  # the last line may have no line feed
             if is_complete and len(content) <= max_bytes:

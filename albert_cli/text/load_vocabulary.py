@@ -69,7 +69,7 @@ def _missing_vocabulary(directory: Path) -> CheckpointError:
     """Return the error for a directory without a vocabulary; it lists the files of other tokenizers in it."""
     hint = "use a directory written by `albert vocab`, or a model directory with its tokenizer"
     if not directory.is_dir():
-        return CheckpointError(*store.explain_no_directory(directory, hint))
+        return CheckpointError(*store.no_directory_message(directory, hint))
     message = f"{directory}: no {MODEL_FILE}, {TOKENIZER_FILE} or {WORDPIECE_FILE} in it"
     if other_files := [name for name in OTHER_TOKENIZER_FILES if (directory / name).is_file()]:
         return CheckpointError(f"{message}, only {' and '.join(other_files)}", _saving_hint(directory, other_files))

@@ -19,8 +19,8 @@ _MEASURED_SENTENCES = 50_000
 _SENTENCES_FOR_DOTLESS_I = 1000  # enough, because ı is frequent in the languages that have it
 # The least fraction of affected words for a warning. Stripping accents changes 0.3 % of the words in the English
 # Wikipedia, and 7 % in the German one.
-_MIN_AFFECTED_WORDS = 0.01
-_MIN_DOTLESS_I = 0.001  # fraction of the characters: 4 % of Turkish are ı, and none of English
+_MIN_AFFECTED_FRACTION = 0.01
+_MIN_DOTLESS_I_FRACTION = 0.001  # of the characters: 4 % of Turkish are ı, and none of English
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ def warn_about_normalization(
     accents: measured on `sentences`, which are not cleaned yet.
     """
     warnings = []
-    if accents and accents.changed >= _MIN_AFFECTED_WORDS:
+    if accents and accents.changed >= _MIN_AFFECTED_FRACTION:
         warnings.append(_describe_accents(accents))
     text = "".join(_take_evenly(sentences, _SENTENCES_FOR_DOTLESS_I))
-    if cleaning.lowercase and text.count("ı") > _MIN_DOTLESS_I * len(text):
+    if cleaning.lowercase and text.count("ı") > _MIN_DOTLESS_I_FRACTION * len(text):
         warnings.append(
             "this text has ı, whose capital is I, but lower-casing turns I into i; use --no-lowercase to keep capitals"
         )
     if not keep_zwnj:
         split_fraction = _measure_zwnj(sentences)
-        if split_fraction >= _MIN_AFFECTED_WORDS:
+        if split_fraction >= _MIN_AFFECTED_FRACTION:
             warnings.append(
                 f"{split_fraction:.1%} of the words contain a zero-width non-joiner (U+200C), which becomes a space;"
                 " use --keep-zwnj to keep it"

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def sample_work_units(
-    units: Sequence[WorkUnit], read: ReadSettings, language: str, size: int, seed: int, workers: int
+    units: Sequence[WorkUnit], read_settings: ReadSettings, language: str, size: int, seed: int, workers: int
 ) -> tuple[SentenceSample, list[str | None]]:
     """Return a uniform sample of the units' sentences, in the order of the text, and each unit's SHA-256.
 
@@ -33,7 +33,7 @@ def sample_work_units(
     def make_arguments(unit: WorkUnit) -> tuple[object, ...]:
         # This is called when the unit is submitted. If the merged results have lowered `key_limit` by then, the worker
         # drops more sentences that cannot be in the sample.
-        return unit, read, language, size, seed, sample.key_limit
+        return unit, read_settings, language, size, seed, sample.key_limit
 
     with console.show_progress("reading", total_bytes or None) as progress:
         for unit, (unit_sample, digest) in _map_work_units(

@@ -22,9 +22,9 @@ _SIZE = re.compile(r"\s*([0-9]{1,17}(?:\.[0-9]*)?|\.[0-9]+)\s*((?:[kmg]i?)?)b?\s
 class ReadSettings:
     """The options of reading text.
 
-    on_bad_bytes: reject or replace invalid UTF-8, lone surrogates and NUL; text_field: the field or column that
+    on_bad_bytes: "refuse" or "replace" invalid UTF-8, lone surrogates and NUL; text_field: the field or column that
     contains the text, or a path of keys such as `content.text`; max_line: the longest line, record or row in bytes;
-    on_long_line: reject or leave out longer ones; format: the format of all files, "auto" to choose it by each file's
+    on_long_line: "refuse" or "skip" longer ones; format: the format of all files, "auto" to choose it by each file's
     name; document: where a document of plain text ends; join_lines: join the lines up to each blank line, because the
     text wraps its paragraphs. Raises `ConfigError` for impossible values.
     """
@@ -49,6 +49,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match:
         size = float(match[1]) * _UNITS[match[2].lower()]
-        if size < 2**62:  # fits in a signed 64-bit integer
+        # The readers add a few bytes for a line end, and the sum must still fit in a signed 64-bit integer.
+        if size < 2**62:
             return int(size)
     raise ConfigError(f"{text!r} is not a size", "write, for example, 64MiB")

@@ -172,7 +172,7 @@ def list_files(name: str) -> dict[str, RemoteFile | None]:
     """Return the sorted URLs of the files that a glob matches or a folder contains; for a file, return its URL.
 
     Hidden files in a folder, and files in hidden subfolders, are left out. The value of a URL is None if the listing
-    has no size or no version, as on web servers (see `request_missing`).
+    has no size or no version, as on web servers (see `request_missing_versions`).
     """
     with translate_remote_errors(name):
         system, path = _open_file_system(name)
@@ -199,7 +199,7 @@ def list_files(name: str) -> dict[str, RemoteFile | None]:
     return listing
 
 
-def request_missing(files: Mapping[str, RemoteFile | None]) -> dict[str, RemoteFile]:
+def request_missing_versions(files: Mapping[str, RemoteFile | None]) -> dict[str, RemoteFile]:
     """Return files by URL with the sizes and versions that `list_files` has not listed, one request for each file."""
     missing = [url for url, file in files.items() if file is None]
     with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:

@@ -83,7 +83,7 @@ class SentenceSample:
 
 
 def sample_work_unit(
-    unit: WorkUnit, read: ReadSettings, language: str, size: int, seed: int, key_limit: int
+    unit: WorkUnit, read_settings: ReadSettings, language: str, size: int, seed: int, key_limit: int
 ) -> tuple[SentenceSample, str | None]:
     """Sample a work unit's sentences; return the sample, and the SHA-256 of the bytes on disk.
 
@@ -93,7 +93,7 @@ def sample_work_unit(
     sample = SentenceSample(size, seed, key_limit)
     counter = ReadCounter()
     batch: list[str] = []
-    for document in unit.documents(read, counter):
+    for document in unit.documents(read_settings, counter):
         repetitions = document_repetitions(document, unit.weight)
         if repetitions:
             sample.documents += repetitions

@@ -79,7 +79,7 @@ class SentencePieceVocabulary(Vocabulary):
     def fingerprint(self) -> str:
         """16 hexadecimal digits that change with the pieces, their scores, the normalizer or the cleaning.
 
-        A vocabulary's `spiece.model` and `tokenizer.json` give the same fingerprint, unless it has byte fallback.
+        If a vocabulary has no byte fallback, its `spiece.model` and its `tokenizer.json` give the same fingerprint.
         """
         digest = hashlib.sha256(repr(self.cleaning).encode())
         digest.update(self.proto.normalizer_spec.precompiled_charsmap)

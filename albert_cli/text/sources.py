@@ -21,7 +21,14 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.formatting import hide_secrets
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.text.read_settings import FileFormat, FileKind
-from albert_cli.text.remote_files import RemoteFile, is_url, list_files, request_missing, strip_query, supports_ranges
+from albert_cli.text.remote_files import (
+    RemoteFile,
+    is_url,
+    list_files,
+    request_missing_versions,
+    strip_query,
+    supports_ranges,
+)
 
 SourceKind: TypeAlias = Literal[FileKind, "squad", "squad-answers", "race", "hub", "docs", "stdin"]
 JSON_LINES_ENDINGS: tuple[str, ...] = (".jsonl", ".ndjson", ".jl")
@@ -37,7 +44,8 @@ KIND_BY_ENDING: dict[str, FileKind] = {
 # The ending of the files in a source of the form KIND:FILES, for the tasks whose data sets are read as text
 TASK_FILE_ENDINGS: dict[SourceKind, str] = {"squad": ".json", "squad-answers": ".json", "race": ".txt"}
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
-_SELF_COMPRESSED_ENDINGS = (".parquet", ".arrow")  # compress their columns, so no compression ending follows
+# These formats compress their columns, so no compression ending follows.
+_SELF_COMPRESSED_ENDINGS = (".parquet", ".arrow")
 _WIKIEXTRACTOR_NAME = re.compile(r"wiki_\d+(\.(gz|bz2|xz|zst))?")
 _DATASETS_METADATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # next to .arrow files
 # A result of `map` repeats the text of the data set, and a result of `filter` or `shuffle` only has row numbers.
@@ -63,8 +71,8 @@ class TextSource:
 
     name: a path, a URL without its secrets, `hf:…`, `docs:…` or `-`; kind: decides which reader reads it; compression:
     the last ending of a compressed file, else ""; weight: how often a pass over all sources uses the text (see
-    `randomness.repetitions`); remote: the file behind a URL when the source was resolved, else None. Reports and
-    messages have the name; only `remote` has the whole URL.
+    `randomness.repetitions`); remote: for a URL, its file with the size and version at the time of resolving; None for
+    any other source. Reports and messages have the name; only `remote` has the whole URL.
     """
 
     name: str
@@ -139,8 +147,8 @@ def resolve_sources(sources: Sequence[str], file_format: FileFormat = "auto") ->
                 identity = os.path.abspath(source.name)  # noqa: PTH100
             earlier = resolved.setdefault((source.kind, identity), source)
             if earlier.weight != source.weight:
-                message = f"{source.name}: named twice, with weights {earlier.weight:g} and {source.weight:g}"
-                raise ConfigError(message, "name it once")
+                message = f"{source.name}: listed twice, with weights {earlier.weight:g} and {source.weight:g}"
+                raise ConfigError(message, "list it once")
     return list(resolved.values())
 
 
@@ -200,20 +208,20 @@ def _url_sources(name: str, weight: float, file_format: FileFormat) -> list[Text
     listing = list_files(name)
     urls = list(listing)
     is_single_file = urls == [name]
-    name = hide_secrets(name)  # for messages
+    shown_name = hide_secrets(name)  # for messages
     paths = [Path(strip_query(url)) for url in urls]
     if not is_single_file:
-        readable_paths = set(_select_readable(name, paths, is_readable, _ENDINGS_HINT))
+        readable_paths = set(_select_readable(shown_name, paths, is_readable, _ENDINGS_HINT))
     elif is_readable(paths[0]):
         readable_paths = set(paths)
-    elif name.startswith("http") and (name.endswith("/") or not paths[0].suffix):
-        pattern = f"{strip_query(name).rstrip('/')}/*.txt"
+    elif shown_name.startswith("http") and (shown_name.endswith("/") or not paths[0].suffix):
+        pattern = f"{strip_query(shown_name).rstrip('/')}/*.txt"
         hint = f"web servers have no folders; use a glob ('{pattern}') or, for vocab and data, name the file's --format"
-        raise InputError(f"{name}: unknown kind of file", hint)
+        raise InputError(f"{shown_name}: unknown kind of file", hint)
     else:
-        raise _unknown_kind_error(name, paths[0], _ENDINGS_HINT)
+        raise _unknown_kind_error(shown_name, paths[0], _ENDINGS_HINT)
     path_by_url = {url: path for url, path in zip(urls, paths, strict=True) if path in readable_paths}
-    files = request_missing({url: listing[url] for url in path_by_url})
+    files = request_missing_versions({url: listing[url] for url in path_by_url})
     return [
         replace(_file_source(path, weight, file_format), name=hide_secrets(url), remote=files[url])
         for url, path in path_by_url.items()
@@ -268,9 +276,10 @@ def describe_format(name: str, file_format: FileFormat) -> str:
 def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the file of a path, or the files of a folder or glob, sorted.
 
-    is_readable: returns True if a file's name shows that the file can be read. In a folder, other files are skipped. If
-    a path or a glob leads to another file or to a broken link, `InputError` is raised, for the former with the hint
-    `endings_hint`. Folders that a glob matches are skipped, and printed unless the glob matches files in them.
+    is_readable: returns True if a file's name shows that the file can be read. In a folder, files of other kinds are
+    skipped. Raises `InputError` if a path or a glob leads to a file of another kind (with the hint `endings_hint`), or
+    to a broken link (with another hint). Folders that a glob matches are skipped, and printed unless the glob matches
+    files in them.
     """
     if not name:  # `Path("")` is the working directory
         raise InputError("an empty source name", _SOURCE_HINT)
@@ -301,21 +310,24 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
 def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the readable files in a folder and its subfolders, without hidden ones; print that others are skipped.
 
-    Links to subfolders, and links to files that are read without the link, are skipped and printed. Raises `InputError`
-    if there are no files, for a broken link or an unreadable subfolder, and for a link that leads out of the folder:
-    the author of a downloaded folder could otherwise make this program read any file of this machine.
+    Links to subfolders are skipped and printed, and so are links to files that the folder also contains directly.
+    Raises `InputError` if there are no files, for a broken link or an unreadable subfolder, and for a link that leads
+    out of the folder: the author of a downloaded folder could otherwise make this program read any file of this
+    machine.
     """
     paths: list[Path] = []
     linked_folders: list[Path] = []
     for parent, folder_names, file_names in os.walk(folder, onerror=_raise_unreadable):
-        folder_names[:] = [name for name in folder_names if not name.startswith(".")]  # `os.walk` omits the others
+        # `os.walk` then does not enter hidden folders.
+        folder_names[:] = [name for name in folder_names if not name.startswith(".")]
         paths += [Path(parent, name) for name in file_names if not name.startswith(".")]
         linked_folders += [Path(parent, name) for name in folder_names if Path(parent, name).is_symlink()]
     for path in paths:
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path}: is a broken link", "repair the link or delete it")
     regular_files = sorted(path for path in paths if path.is_file())
-    # The check of linked folders is first, because a folder may contain nothing else.
+    # Check links to folders first: if the folder contains nothing else, `_select_readable` would report that there are
+    # no files.
     _check_links(folder, linked_folders)
     files = _select_readable(str(folder), regular_files, is_readable, endings_hint)
     _check_links(folder, files)
@@ -355,13 +367,13 @@ def _select_readable(
     `InputError` if there are no such files.
     """
     datasets_folders = {file.parent for file in files if file.name in _DATASETS_METADATA}
-    no_text = {
+    datasets_internal_files = {
         file
         for file in files
         if file.name in _DATASETS_METADATA
         or (file.parent in datasets_folders and _DATASETS_CACHE_NAME.fullmatch(file.name))
     }
-    readable_files = [file for file in files if is_readable(file) and file not in no_text]
+    readable_files = [file for file in files if is_readable(file) and file not in datasets_internal_files]
     if not readable_files:
         raise InputError(f"{name}: no file with a known ending", endings_hint)
     readable = set(readable_files)

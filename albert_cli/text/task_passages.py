@@ -15,7 +15,7 @@ from albert_cli.text.records import parse_json
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import SourceKind
-from albert_cli.text.text_readers import iter_checked_text
+from albert_cli.text.text_readers import iter_text_within_limit
 
 _JSON_LINES_HINT = "JSON lines need the ending .jsonl"
 
@@ -45,7 +45,7 @@ def read_task_texts(part: SourcePart, settings: ReadSettings, counter: ReadCount
     if kind == "squad-answers" and not texts:
         raise InputError(f"{name}: no question has an answer in its context", "use SQuAD's training file")
     for number, text in enumerate(texts, 1):
-        yield from iter_checked_text(text, part.record_location, number, settings, counter)
+        yield from iter_text_within_limit(text, part.record_location, number, settings, counter)
 
 
 def _extract_texts(value: Any, kind: SourceKind, settings: ReadSettings) -> list[str]:

@@ -1,7 +1,7 @@
 """Read the texts of a corpus from records: JSON lines, tables, Parquet and Arrow files, and data sets on the Hub.
 
 A record without a text (null or blank) is left out and counted, in every format. Every text passes the checks of
-`_iter_valid_text`.
+`_iter_nonblank_text`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def iter_json_texts(
     """Yield the text field of each line's JSON object; lines: those lines of the part that are not read yet."""
     for number, record in iter_json_objects(lines, part.location):
         text = find_text(record, settings, partial(part.location, number))
-        yield from _iter_valid_text(text, part.location, number, settings, counter)
+        yield from _iter_nonblank_text(text, part.location, number, settings, counter)
 
 
 def find_text(record: Mapping[str, object], settings: ReadSettings, location: Location) -> str | None:
@@ -72,7 +72,7 @@ def find_text(record: Mapping[str, object], settings: ReadSettings, location: Lo
     return None if texts is None else join_texts(texts, settings)
 
 
-def _iter_valid_text(
+def _iter_nonblank_text(
     text: str | None, location: Callable[[int], str], number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
     """Yield the text unless it is null or blank; a text that is left out is counted.
@@ -90,8 +90,8 @@ def _iter_valid_text(
 def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[str]:
     """Yield the text column of a table with a header.
 
-    In a `.csv`, quoted cells may contain line ends, and a row on several lines is too long or not as a whole. In a
-    `.tsv`, every line is a row and quotes have no meaning.
+    In a `.csv`, quoted cells may contain line ends. The maximum length then applies to the whole row, not to each of
+    its lines. In a `.tsv`, every line is a row and quotes have no meaning.
     """
     if part.source.kind == "csv":
         lines = lines_or_quote_counts(part, settings, counter)
@@ -116,8 +116,8 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
             raise InputError(
                 f"{part.location(number)}: {count_of(len(cells), 'field')}, but the header has {len(header)}", hint
             )
-        text = join_texts([cells[column]], settings)
-        yield from _iter_valid_text(text, part.location, number, settings, counter)
+        text = join_texts([cells[column]], settings)  # joins wrapped lines within the cell, if the settings say so
+        yield from _iter_nonblank_text(text, part.location, number, settings, counter)
 
 
 def _iter_tsv_rows(lines: NumberedLines, counter: ReadCounter) -> Iterator[tuple[int, list[str]]]:
@@ -137,24 +137,24 @@ def read_columnar_texts(part: SourcePart, settings: ReadSettings, counter: ReadC
         rows = iter_parquet_rows(part, settings.text_field)
     for number, row in rows:
         text = find_text(row, settings, partial(part.record_location, number))
-        yield from iter_checked_text(text, part.record_location, number, settings, counter)
+        yield from iter_text_within_limit(text, part.record_location, number, settings, counter)
     # pyarrow does not read the bytes in their order, so they are read again for the hash.
     with open_part(part, counter):
         pass  # `open_part` reads all bytes when the block ends
 
 
-def iter_checked_text(
+def iter_text_within_limit(
     text: str | None, location: Callable[[int], str], number: int, settings: ReadSettings, counter: ReadCounter
 ) -> Iterator[str]:
     """Yield the text unless it is too long, null or blank; a text that is left out is counted.
 
     For texts that do not come from a single line, because the length of a single line is already checked. location and
-    number are those of `_iter_valid_text`.
+    number are those of `_iter_nonblank_text`.
     """
     if text is not None and utf8_size(text) > settings.max_line:
         reject_or_count_long_line(location, number, settings, counter)
     else:
-        yield from _iter_valid_text(text, location, number, settings, counter)
+        yield from _iter_nonblank_text(text, location, number, settings, counter)
 
 
 class _HubRow(NamedTuple):
@@ -172,7 +172,7 @@ def read_hub_texts(part: SourcePart, settings: ReadSettings, counter: ReadCounte
         for _, group in groupby(rows, lambda row: row.document_key):
             document_rows = list(group)
             text = "\n".join(row.text for row in document_rows)
-            yield from iter_checked_text(text, part.record_location, document_rows[0].number, settings, counter)
+            yield from iter_text_within_limit(text, part.record_location, document_rows[0].number, settings, counter)
 
 
 def _iter_hub_rows(part: SourcePart, settings: ReadSettings, counter: ReadCounter) -> Iterator[_HubRow]:

@@ -6,7 +6,7 @@ and SentencePiece's normalizer do. So the ids are equal, with four exceptions:
 
 - A literal "[MASK]" (or another special token) in a text is that token for Hugging Face and ordinary pieces here.
 - With byte fallback, a literal "<0x41>" in a text may be that byte for Hugging Face, if its characters have no token.
-- Of two segmentations with equal scores, the libraries may choose different ones under a vocabulary that another
+- If two segmentations have equal scores, the libraries may choose different ones under a vocabulary that another
   program trained, or in a text with a symbol, whose score of -0.1 is rounded (see `unigram._round_scores`).
 - Characters newer than the Unicode tables of either library may differ.
 """
@@ -69,7 +69,8 @@ def score_pieces(proto: Any) -> list[tuple[str, float]]:
     highest_score = max([_FLT_MIN, *normal_scores])
     byte_score = _BYTE_SCORE_FACTOR * min(normal_scores, default=-1.0)
     # SentencePiece trains no piece that contains a user-defined symbol. So a symbol of one character is a token in
-    # every segmentation, and its score does not matter, unless a longer symbol contains it.
+    # every segmentation, and its score does not matter, unless a longer symbol contains it. Without longer symbols, the
+    # model's score of 0 is used, because sums with -0.1 are rounded, which could change the segmentation around it.
     has_long_symbols = any(p.type == p.USER_DEFINED and len(p.piece) > 1 for p in proto.pieces)
     scored_pieces = []
     for p in proto.pieces:
@@ -139,7 +140,7 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     from tokenizers import Regex, normalizers
 
     try:
-        apply_charsmap = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
+        charsmap_normalizer = normalizers.Precompiled(charsmap) if charsmap else normalizers.Sequence([])
     except Exception as error:  # the library raises plain exceptions
         raise CheckpointError(f"{MODEL_FILE}: its normalization rules are damaged ({error})") from None
     first_form, last_form = cleaning.unicode_forms
@@ -149,19 +150,20 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
         normalizers.Replace(Regex(f"[{_build_character_class(str.isspace)}]+"), " "),
     ]
     if cleaning.transformers_rules:
-        # `Metaspace` inserts no word mark before a first character that was replaced, so a space replaces the mark.
+        # `Metaspace` inserts no word mark before a first character that was replaced. So the replacement begins with a
+        # space, which becomes the word mark.
         steps += [normalizers.Replace(Regex("^(``|'')"), ' "'), normalizers.Replace(Regex("``|''"), '"')]
     steps.append(getattr(normalizers, first_form)())
-    marks = _build_character_class(combining) if cleaning.strip_accents else ""
+    marks_class = _build_character_class(combining) if cleaning.strip_accents else ""
     latin1 = map(chr, range(0x100))  # contains all control codes (category Cc), also of future Unicode versions
-    dropped_controls = [c for c in latin1 if category(c) == "Cc" and not apply_charsmap.normalize_str(c)]
+    dropped_controls = [c for c in latin1 if category(c) == "Cc" and not charsmap_normalizer.normalize_str(c)]
     # If a normalizer step removes the text's first character, `Metaspace` inserts no word mark. So characters at the
     # beginning that would be removed become a space. No line feeds are left, so ^ matches only at the beginning.
-    dropped_characters = marks + _format_ranges(dropped_controls)
-    if dropped_characters:
-        steps.append(normalizers.Replace(Regex(rf"^[{dropped_characters}]+"), " "))
-    if marks:
-        steps.append(normalizers.Replace(Regex(f"[{marks}]+"), ""))
+    dropped_class = marks_class + _format_ranges(dropped_controls)
+    if dropped_class:
+        steps.append(normalizers.Replace(Regex(rf"^[{dropped_class}]+"), " "))
+    if marks_class:
+        steps.append(normalizers.Replace(Regex(f"[{marks_class}]+"), ""))
     if cleaning.lowercase:
         # `str.lower` turns Σ at the end of a word into ς, but `Lowercase` does not look at neighboring characters.
         steps.append(normalizers.Replace(Regex(f"(?<={_CASED})Σ(?!{_CASE_IGNORABLE}*{_CASED})"), "ς"))
@@ -171,7 +173,7 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     if charsmap:
         # SentencePiece applies its rules to the longest match, but `Precompiled` only to short graphemes. Without NFKC
         # before it, `Precompiled` would leave Hangul decomposed and lose marks.
-        charsmap_steps: list[Normalizer] = [normalizers.NFKC(), apply_charsmap]
+        charsmap_steps: list[Normalizer] = [normalizers.NFKC(), charsmap_normalizer]
         if not cleaning.normal_form.startswith("NFK"):
             # NFKC would change the full-width tilde, which SentencePiece keeps.
             hide_tilde = normalizers.Replace(_FULL_WIDTH_TILDE, _TILDE_PLACEHOLDER)

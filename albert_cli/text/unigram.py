@@ -37,9 +37,14 @@ _DIGIT_COMMA_PENALTY = 100.0  # nats: more than the scores of the pieces that re
 # Limits of SentencePiece's trainer
 _RESERVED = "\u2585"  # the trainer leaves out sentences with this character
 _MAX_SENTENCE_BYTES = 4192  # the trainer leaves out longer sentences
-_MAX_SENTENCES = 10_000_000  # as in the training of the published vocabularies
-_MAX_LINES_PER_SENTENCE = 32  # lines into which a sentence of at most 16,384 characters may be split
 _MAX_32BIT_BYTES = 2_000_000_000  # more text needs 64-bit suffix arrays, which take twice the memory
+
+# Our values for the trainer's `input_sentence_size`
+_MAX_SENTENCES = 10_000_000  # as in the training of the published vocabularies
+# A sentence has at most 16,384 characters (`sentences.py`), so about 65,536 bytes at most. Two neighboring lines of it
+# together have about 4,192 bytes or more, so it gives at most 32 lines.
+_MAX_LINES_PER_SENTENCE = 32
+
 # Bytes of memory and seconds of a 2.5 GHz core for each byte of UTF-8, mostly for the suffix array. On 2 to 230 MB of
 # English, and of the same text in Greek and Chinese letters, 19 to 24 bytes and 0.4 to 1.4 microseconds were measured.
 _MEMORY_PER_BYTE = 23
@@ -224,13 +229,16 @@ def _iter_training_lines(sentences: list[str], keep_zwnj: bool) -> Iterator[str]
 
 
 def _insert_boundaries(sentence: str) -> str:
-    """Return the sentence with a boundary between a digit and a comma, and in place of the reserved character.
+    """Return the sentence with a boundary inserted between a digit and a comma.
+
+    A boundary also replaces the reserved character.
 
     The trainer creates no piece across a boundary, and ALBERT emits none with a digit and a comma (see
     `penalize_digit_comma`).
     """
     if not (sentence.isascii() and sentence.isprintable()):
-        # SentencePiece's normalizer turns other characters into commas and digits, and Python's NFKC differs from it.
+        # Normalized first, because the normalizer turns other characters into commas and digits. It is SentencePiece's,
+        # because Python's NFKC gives other results.
         sentence = _nmt_nfkc().Normalize(sentence.replace(_BOUNDARY, "")).replace(_RESERVED, _BOUNDARY)
     return _COMMA_AFTER_DIGIT.sub(_BOUNDARY + ",", sentence)
 
@@ -262,9 +270,9 @@ def _split_by_bytes(text: str, max_bytes: int) -> Iterator[str]:
 
 
 def _last_character_start(data: bytes, start: int, limit: int) -> int:
-    """Return the last position after `start`, up to `limit`, at which a character other than a combining mark begins.
+    """Return the last position in (start, limit] at which a character begins that is not a combining mark.
 
-    If only combining marks begin there, returns the last position at which one begins. data: text in UTF-8.
+    If only combining marks begin there, returns the last position at which a mark begins. data: text in UTF-8.
     """
     last_mark = -1
     for position in range(limit, start, -1):
@@ -274,7 +282,8 @@ def _last_character_start(data: bytes, start: int, limit: int) -> int:
         character = data[position : position + 4].decode(errors="ignore")[0]
         if not combining(character):
             return position
-        last_mark = max(last_mark, position)
+        if last_mark < 0:
+            last_mark = position
     return last_mark
 
 
@@ -297,7 +306,7 @@ def prune_vocabulary(proto: Any, size: int) -> bytes:
     """Return the bytes of a model that has only the `size` pieces with the highest scores.
 
     The scores stay unchanged. Special pieces, symbols and single characters always stay, even if they are more than
-    `size`. The pruned model splits text into as many pieces as a model that is trained to the size, within 0.3 %
+    `size`. The pruned model splits text into as many pieces as a model trained with this size, within 0.3 %
     (measured in English, from 16,000 to 4,000 pieces).
     """
     required = [p for p in proto.pieces if p.type != p.NORMAL or len(p.piece) == 1]

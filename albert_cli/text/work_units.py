@@ -126,7 +126,7 @@ def _describe_part(part: SourcePart) -> SourcePartRecord:
 
 
 def split_sources(
-    sources: Sequence[str], read: ReadSettings | None = None, unit_bytes: int = WORK_UNIT_BYTES
+    sources: Sequence[str], read_settings: ReadSettings | None = None, unit_bytes: int = WORK_UNIT_BYTES
 ) -> list[WorkUnit]:
     """Return the work units of the sources, in order, without opening a local file.
 
@@ -137,25 +137,25 @@ def split_sources(
 
     For a very large corpus `unit_bytes` is doubled until the files make at most 8,192 units, or all fit in one.
     """
-    read = read or ReadSettings()
-    files = [(source, source_signature(source)) for source in resolve_sources(sources, read.format)]
+    read_settings = read_settings or ReadSettings()
+    files = [(source, source_signature(source)) for source in resolve_sources(sources, read_settings.format)]
     total_bytes = sum(_estimate_text_bytes(source, signature.size) for source, signature in files if signature)
     while total_bytes > _MAX_WORK_UNITS * unit_bytes:
         unit_bytes *= 2
     hub_parts = {source: _split_hub_dataset(source) for source, _ in files if source.kind == "hub"}
     max_groups = _MAX_WORK_UNITS + sum(map(len, hub_parts.values()))
-    groups = _group_files(files, hub_parts, read, unit_bytes)
+    groups = _group_files(files, hub_parts, read_settings, unit_bytes)
     # Files of more than half of `unit_bytes` do not share a unit, so there may still be too many groups.
     while len(groups) > max_groups and unit_bytes < total_bytes:
         unit_bytes *= 2
-        groups = _group_files(files, hub_parts, read, unit_bytes)
+        groups = _group_files(files, hub_parts, read_settings, unit_bytes)
     return [WorkUnit(tuple(parts), number) for number, parts in enumerate(groups)]
 
 
 def _group_files(
     files: Sequence[tuple[TextSource, FileSignature | None]],
     hub_parts: Mapping[TextSource, list[SourcePart]],
-    read: ReadSettings,
+    read_settings: ReadSettings,
     unit_bytes: int,
 ) -> list[list[SourcePart]]:
     """Return the parts of each work unit; hub_parts: those of each data set on the Hub, which become a unit each."""
@@ -170,7 +170,7 @@ def _group_files(
             groups[-1].append(whole_file)
             free_bytes -= text_bytes
             continue
-        is_one_document = source.kind == "text" and read.document == "file"
+        is_one_document = source.kind == "text" and read_settings.document == "file"
         parts = hub_parts.get(source, [whole_file])
         if not is_small and signature and source.can_be_split and not is_one_document:
             parts = _split_file(source, signature, unit_bytes)

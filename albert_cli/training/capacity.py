@@ -96,6 +96,6 @@ def warn_training_memory(
 def _warn_once(estimated: int, sequences: int, key: str) -> None:
     console.warn(
         f"a micro-batch of {sequences} sequences needs an estimated {costs.format_bytes(estimated)} of memory, more "
-        f"than is free: set train.checkpoint_activations=true, which changes no result, or lower {key}, which changes "
-        f"dropout; {NEW_RUN_NOTE}"
+        f"than is free: set train.checkpoint_activations=true, which changes no result, or lower {key}, which samples "
+        f"other dropout masks; {NEW_RUN_NOTE}"
     )

@@ -120,6 +120,7 @@ def restore_optimizer(directory: Path, optimizer: Optimizer) -> TrainState:
     except ValueError as error:
         raise CheckpointError(
             f"{path}: does not fit this run's model and optimizer ({error})",
-            "use the model and the optimizer.name of that run, or warm_start.checkpoint for its weights alone",
+            "use the model and the optimizer.name of the run that saved the checkpoint, "
+            "or load only its weights with warm_start.checkpoint",
         ) from None
     return state

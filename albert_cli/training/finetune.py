@@ -72,10 +72,10 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     def sample_step(self, step: int, group: RankGroup) -> list[MicroBatch[TaskBatch]]:
         """Return this rank's micro-batches of a step."""
         train = self.settings.train
-        index = self.inputs.train.batch_index(train.seed, step, train.batch_size)
+        index = self.inputs.train_features.batch_index(train.seed, step, train.batch_size)
         micro_batches: list[MicroBatch[TaskBatch]] = []
         for number, start, stop in split_micro_batches(train.batch_size, train.micro_batch_size, group):
-            packed, labels = self.inputs.train.batch(index[start:stop])
+            packed, labels = self.inputs.train_features.batch(index[start:stop])
             assert labels is not None, "training examples have labels"
             flops = costs.batch_flops(self.model.config, np.diff(packed.offsets), masked=0)
             counts = {"loss": stop - start}
@@ -90,8 +90,8 @@ class FinetuneJob(TrainingJob[TaskBatch]):
     def evaluate(self, group: RankGroup) -> dict[str, float]:
         """Compute every metric on the first dev split, which selects the best weights."""
         task = self.prepared.task
-        outputs = task.predict(self.model, self.inputs.dev, self.prepared.device)
-        return task.compute_metrics(outputs, self.inputs.dev, self.inputs.dev_examples)
+        outputs = task.predict(self.model, self.inputs.dev_features, self.prepared.device)
+        return task.compute_metrics(outputs, self.inputs.dev_features, self.inputs.dev_examples)
 
     def keep_best(self, metrics: Mapping[str, float], state: TrainState) -> None:
         """Copy the weights if the task's first metric is the highest so far (§4.2: early stopping on dev)."""
@@ -147,12 +147,13 @@ def finetune(
     with run.write_run_status(out) as status:
         saved = run.load_saved_recipe(out, resume, FinetuneRecipe)
         if saved is not None:
-            recipe = _check_saved_run(out, saved, recipe, parents)
-        schedule.check()
+            recipe = _resume_recipe(out, saved, recipe, parents)
+        schedule.check()  # after the comparison with the saved recipe, whose error is more specific
         if saved is not None:
             finished = _load_finished(prepared, out)
             if finished is not None:
-                # Not "starting", so that the end is written, over the "running" that a killed run may have left.
+                # A killed run may have left "running" in `status.json`. `write_run_status` replaces it, unless the
+                # state is still "starting".
                 status.state = "done"
                 status.total_steps = schedule.total_steps
                 return finished
@@ -185,7 +186,7 @@ def check_run(prepared: PreparedTask, inputs: Inputs, out: Path, seed: int) -> N
     if saved is not None:
         prepared = replace(prepared, recipe=prepared.recipe.with_auto_values(inputs.num_training_examples))
         recipe = _recipe_with_steps(prepared.recipe, task_model.resolve_schedule(prepared, inputs), seed)
-        _check_saved_run(out, saved, recipe, parent_fingerprints(prepared, inputs))
+        _resume_recipe(out, saved, recipe, parent_fingerprints(prepared, inputs))  # for its errors
 
 
 def _recipe_with_steps(recipe: FinetuneRecipe, schedule: ScheduleSettings, seed: int | None) -> FinetuneRecipe:
@@ -196,10 +197,10 @@ def _recipe_with_steps(recipe: FinetuneRecipe, schedule: ScheduleSettings, seed:
     return replace(recipe, train=replace(recipe.train, seed=seed))
 
 
-def _check_saved_run(
+def _resume_recipe(
     out: Path, saved: FinetuneRecipe, recipe: FinetuneRecipe, parents: Mapping[str, str]
 ) -> FinetuneRecipe:
-    """Return the recipe with the saved value for every "auto".
+    """Return the recipe with which a saved run resumes: `recipe` with the saved value for every "auto".
 
     Raises `ConfigError` if the run in `out` was started from other checkpoints or data, or with another recipe.
     """
@@ -237,7 +238,7 @@ def _create_job(prepared: PreparedTask, inputs: Inputs, recipe: FinetuneRecipe) 
     """Create the job of a run with the model that the run starts from; warn first if the memory may not suffice."""
     train = recipe.train
     shape = prepared.checkpoint.config
-    sequences = min(train.micro_batch_size, train.batch_size) * inputs.train.sequences_per_item
+    sequences = min(train.micro_batch_size, train.batch_size) * inputs.train_features.sequences_per_item
     estimate = capacity.estimate_memory(shape, train, recipe.data.max_seq_length, sequences, prepared.device)
     capacity.warn_training_memory(estimate, sequences, prepared.device)
     return FinetuneJob(prepared, inputs, recipe, task_model.build_model(prepared, inputs, train.seed, train))
@@ -339,7 +340,7 @@ def find_collapse(task: AnyTask, outputs: object, inputs: Inputs, log: Path, *, 
 
     Training losses are not compared with chance, because the journal has their means over varying numbers of steps.
     """
-    constant_predictions = task.describe_collapse(outputs, inputs.dev)
+    constant_predictions = task.describe_collapse(outputs, inputs.dev_features)
     if constant_predictions:
         return constant_predictions
     if beats_majority:

@@ -44,7 +44,7 @@ def warn_idle_ranks(recipe: PretrainRecipe, lengths: Integers, ranks: int) -> No
     remedy = f"use --nproc {micro_batches}, which is as fast"
     smaller = math.ceil(full_sequences / ranks)
     if smaller < recipe.sequences_per_micro_batch:
-        remedy = f"use -s {_format_override(recipe, smaller)}, which changes dropout; {NEW_RUN_NOTE}"
+        remedy = f"use -s {_format_override(recipe, smaller)}, which samples other dropout masks; {NEW_RUN_NOTE}"
     console.warn(f"a step has micro-batches for only {micro_batches} of {ranks} processes: {remedy}")
 
 

@@ -123,9 +123,10 @@ class StepTimes:
 
 
 def measure_times(job: PretrainingJob, group: RankGroup, budget: float, started: float) -> StepTimes:
-    """Measure the times of a run's parts, within its budget of `budget` seconds, which began at the time `started`.
+    """Measure the times of a run's parts, within the run's time budget.
 
-    The steps of the measurement change the job's weights.
+    budget: seconds, counted from `started`, a value of `time.monotonic()`. The steps of the measurement change the
+    job's weights.
     """
     full_batch = replace(job.settings.batch, warmup_steps=0)  # the full batch from the first step on
     full_batch_job = replace(job, settings=replace(job.settings, batch=full_batch))

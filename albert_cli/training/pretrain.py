@@ -77,7 +77,9 @@ def pretrain(
                 job, optimizer, schedule, out, group, "pretrain", parents, state, hints, report_step=report_step
             )
             loop.run()
-            loop.save()  # the loop itself saves the last step only if `train.save_every` is a number of steps
+            # With a duration or 0 as `train.save_every`, the loop need not save the last step. A step that is saved
+            # already is not written again.
+            loop.save()
         return read_result(out, schedule.total_steps)
 
 
@@ -132,6 +134,7 @@ def _resolve(
         parent_fingerprint = store.fingerprint(parent.directory)
         recipe = _without_unused_settings(recipe, parent, overrides)
     elif warm_start is not None and saved is not None:
+        # The first start may have reset `masked_bias` (`_without_unused_settings`), and the parent is no longer read.
         recipe = replace(recipe, masked_bias=saved.masked_bias)
     fit_steps = None
     if budget is not None:
@@ -142,8 +145,8 @@ def _resolve(
     recipe = resolve_recipe(recipe, environment, saved)
     inputs.warn_memory(recipe)
     if group.world_size > 1:
-        full_batch = recipe.batch_index(max(recipe.first_step, recipe.batch.warmup_steps))
-        lengths = sample_lengths(inputs.corpora.train, recipe.data, recipe.train.seed, full_batch)
+        full_batch_index = recipe.batch_index(max(recipe.first_step, recipe.batch.warmup_steps))
+        lengths = sample_lengths(inputs.corpora.train, recipe.data, recipe.train.seed, full_batch_index)
         warn_idle_ranks(recipe, lengths, group.world_size)
     if saved is not None:
         if budget is not None:
@@ -158,9 +161,9 @@ def _resolve(
 def _without_unused_settings(
     recipe: PretrainRecipe, parent: hub.Checkpoint, overrides: Sequence[str]
 ) -> PretrainRecipe:
-    """Reset `masked_bias` if the parent has an MLM head; print a note if an override sets it or [init] in vain.
+    """Reset `masked_bias` if the parent has an MLM head; print a note if an override sets a key that has no effect.
 
-    `PretrainRecipe.with_derived_values` has already reset [init].
+    [init] never has an effect here; `PretrainRecipe.with_derived_values` has already reset it.
     """
     unused_keys = ["init"]
     if "masked.bias" in parent.tensors:
@@ -174,7 +177,10 @@ def _without_unused_settings(
 
 
 def _fit_steps(inputs: PretrainInputs, started: float, budget: float, recipe: PretrainRecipe) -> PretrainRecipe:
-    """Set the number of steps that fit into `budget` seconds, which began at the time `started`, and print it."""
+    """Set and print the number of steps that fit into the time budget.
+
+    budget: seconds, counted from `started`, a value of `time.monotonic()`.
+    """
     inputs.warn_memory(recipe)
     _ = inputs.word_vectors  # computed and cached now: the budget includes the time of everything before the first step
     times = plan.measure_times(inputs.new_job(recipe), inputs.group, budget, started)

@@ -36,8 +36,8 @@ from albert_cli.training.pretrain_recipe import PretrainRecipe, load_pretrain_re
 class PretrainInputs:
     """The user's recipe, the corpora that it reads, and the ranks and the device that train it.
 
-    `resolve.resolve_recipe` derives a resolved recipe from it: every value that the first start determines is filled
-    in, such as each "auto".
+    `resolve.resolve_recipe` derives the resolved recipe from the inputs: it replaces every value that is decided at the
+    first start, such as "auto".
     """
 
     recipe: PretrainRecipe
@@ -93,7 +93,7 @@ class PretrainInputs:
 
 @contextmanager
 def open_inputs(
-    recipe: str, data: Path, out: Path, overrides: Sequence[str], device: str, *, verify: bool
+    recipe_name: str, data: Path, out: Path, overrides: Sequence[str], device: str, *, verify: bool
 ) -> Iterator[PretrainInputs]:
     """Load the recipe of the run `out`, open and verify its corpora, and join the process group while the block runs.
 
@@ -104,19 +104,19 @@ def open_inputs(
     if is_main():
         verify_data(data, everything=verify)
     vocabulary = Vocabulary.load(train.vocabulary_dir)
-    loaded = load_pretrain_recipe(recipe, overrides, vocabulary.size, out)
+    recipe = load_pretrain_recipe(recipe_name, overrides, vocabulary.size, out)
     torch_device = choose_device(device)
-    print_idle_gpus(loaded, torch_device)
+    print_idle_gpus(recipe, torch_device)
     with process_group(torch_device.type) as group:
         try:
-            evaluation = _open_evaluation_corpora(loaded.evaluation, vocabulary, train.vocabulary_dir, verify=verify)
+            evaluation = _open_evaluation_corpora(recipe.evaluation, vocabulary, train.vocabulary_dir, verify=verify)
         except CheckpointError as error:
-            raise CheckpointError(f"{recipe}: evaluation: {error.message}", error.hint) from None
+            raise CheckpointError(f"{recipe_name}: evaluation: {error.message}", error.hint) from None
         facts = read_data_facts(data)
         has_other_documents = train.n_distinct_documents > 1
-        warn_missing_pairs(facts.totals["train"], loaded.data.sentence_loss, has_other_documents=has_other_documents)
+        warn_missing_pairs(facts.totals["train"], recipe.data.sentence_loss, has_other_documents=has_other_documents)
         corpora = PretrainingCorpora(train, heldout, vocabulary, facts.unigram_entropy_nats, evaluation)
-        yield PretrainInputs(loaded, corpora, store.fingerprint(data), torch_device, group)
+        yield PretrainInputs(recipe, corpora, store.fingerprint(data), torch_device, group)
 
 
 def _open_evaluation_corpora(

@@ -13,8 +13,8 @@ from albert_cli.tasks.features import Features
 from albert_cli.tasks.registry import find_task
 from albert_cli.text.vocabulary import Vocabulary
 
-# A subset is the beginning of this epoch's order. Training never gets to this epoch, so no epoch has the same order as
-# the training subset.
+# `epoch_order` with this epoch number shuffles the examples, and a subset is the first ones. Training never reaches
+# this epoch, so no training epoch repeats this order.
 _SUBSET_EPOCH = 2**64 - 1
 
 
@@ -50,7 +50,7 @@ class Inputs:
     fingerprint: str
 
     @property
-    def train(self) -> Features:
+    def train_features(self) -> Features:
         """The features of the training split, or of its subset; with `both_orders` also those of the swapped pairs."""
         assert self.settings.train_split is not None, "inputs for scoring have no training split"
         return self.features[self.settings.train_split]
@@ -67,13 +67,13 @@ class Inputs:
         return 0 if self.settings.train_split is None else len(self.train_examples)
 
     @property
-    def dev(self) -> Features:
-        """Features of the dev split, which selects the best checkpoint."""
+    def dev_features(self) -> Features:
+        """The features of the dev split, which selects the best checkpoint."""
         return self.features[self.settings.dev_splits[0]]
 
     @property
     def dev_examples(self) -> Sequence[Example]:
-        """Examples of the dev split, which selects the best checkpoint."""
+        """The examples of the dev split, which selects the best checkpoint."""
         return self.examples[self.settings.dev_splits[0]]
 
 
@@ -93,9 +93,9 @@ def load_inputs(task: AnyTask, data: str | None, vocabulary: Vocabulary, setting
 
 
 def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> dict[str, list[Example]]:
-    """Return the examples by split, or of their subsets: the training split if `settings` name one, and all dev splits.
+    """Return the examples of the training split, if `settings` name one, and of all dev splits, by split.
 
-    Raises `InputError` for missing or damaged files.
+    If the settings have subset sizes, returns only the subsets. Raises `InputError` for missing or damaged files.
     """
     examples: dict[str, list[Example]] = {}
     if settings.train_split is not None:
@@ -113,8 +113,8 @@ def read_examples(task: AnyTask, data: str | None, settings: InputSettings) -> d
     return examples
 
 
-def require_training_data(task: AnyTask) -> str:
-    """Return the name of the training split; raises `InputError` for a task that cannot be trained here."""
+def require_train_split(task: AnyTask) -> str:
+    """Return the name of the task's training split; raises `InputError` if the task has no training data."""
     if task.train_split is not None:
         return task.train_split
     if task.classifier_of:

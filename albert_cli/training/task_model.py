@@ -25,7 +25,7 @@ def resolve_train_settings(prepared: PreparedTask, inputs: Inputs) -> TrainSetti
 
     `resolve_auto` measures the speed of some values at the size of the first micro-batch of the inputs.
     """
-    features = inputs.train if prepared.needs_training else inputs.dev
+    features = inputs.train_features if prepared.needs_training else inputs.dev_features
     train = prepared.recipe.train
     packed, _ = features.batch(np.arange(min(len(features), train.micro_batch_size)))
     lengths = np.diff(packed.offsets)
@@ -43,7 +43,7 @@ def resolve_schedule(prepared: PreparedTask, inputs: Inputs) -> ScheduleSettings
     recipe = prepared.recipe.with_auto_values(inputs.num_training_examples)
     # A schedule with steps instead of epochs ignores the number of items, and the inputs of a run that only scores may
     # have no training features.
-    num_items = 1 if recipe.schedule.epochs is None else len(inputs.train)
+    num_items = 1 if recipe.schedule.epochs is None else len(inputs.train_features)
     return recipe.schedule.to_steps(num_items, recipe.train.batch_size)
 
 

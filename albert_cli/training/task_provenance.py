@@ -27,7 +27,7 @@ def parent_fingerprints(prepared: PreparedTask, inputs: Inputs) -> dict[str, str
 def training_protocol(prepared: PreparedTask, inputs: Inputs, schedule: ScheduleSettings) -> Protocol:
     """Return the training settings that a score must be reported with."""
     recipe = prepared.recipe
-    epochs = schedule.total_steps * recipe.train.batch_size / len(inputs.train)
+    epochs = schedule.total_steps * recipe.train.batch_size / len(inputs.train_features)
     return Protocol(
         steps=schedule.total_steps,
         epochs=float(f"{epochs:.3g}"),  # three significant digits

@@ -24,7 +24,7 @@ from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.token_classification import NER, open_token_task, tag_names
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import choose_device
-from albert_cli.training.task_inputs import Inputs, InputSettings, load_inputs, read_examples, require_training_data
+from albert_cli.training.task_inputs import Inputs, InputSettings, load_inputs, read_examples, require_train_split
 from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, PAPER_RECIPES, FinetuneRecipe, load_recipe
 from albert_cli.training.text_match import read_token_counts, warn_about_mismatch
 
@@ -116,7 +116,7 @@ class PreparedTask:
         )
         if not self.needs_training:
             return settings
-        train_split = require_training_data(self.task)
+        train_split = require_train_split(self.task)
         settings = replace(settings, train_split=train_split, both_orders=data.both_orders)
         if data.train_examples == 0:  # every seed trains on all examples, so the inputs do not depend on the seed
             return settings
@@ -133,9 +133,9 @@ class PreparedTask:
 
         The texts of named entity recognition and of question answering with answer spans are not compared.
         """
-        if isinstance(inputs.train, PairFeatures):
+        if isinstance(inputs.train_features, PairFeatures):
             counts = read_token_counts(self.checkpoint.directory)
-            warn_about_mismatch(self.task.title, self.vocabulary, inputs.train.ids, counts)
+            warn_about_mismatch(self.task.title, self.vocabulary, inputs.train_features.ids, counts)
 
     def check_inputs(self) -> None:
         """Read the task's files to check them; raises `InputError` if one is missing or damaged."""

@@ -42,15 +42,18 @@ class WarmStart:
     without sharing.
 
     `continues` (a run or one of its steps) gives the moments and the step as well. The learning rate follows
-    `[schedule]`, whose steps count from the beginning of the continued run, without a second warmup. With the same
+    `[schedule]`. Its steps count from the beginning of the continued run, so there is no second warmup. With the same
     data, seed and batch size the sequence of examples continues too.
 
     If the model has more positions than the checkpoint, `positions` selects how to fill them
     (`model.informed_init.resize_positions`).
 
-    The first start records the other keys: the parent's `fingerprint`, so that resuming with another parent fails; and
-    with `continues` the `step` at which this run begins, `finished_warmup`, the continued run's number of warmup steps
-    if it has finished them, and the `changes` of recipe and data since the continued run.
+    The run's first start records the other keys:
+
+    * `fingerprint` is the parent's; resuming with another parent fails.
+    * `step`, only with `continues`, is the step at which this run begins.
+    * `finished_warmup`, only with `continues`, is the continued run's number of warmup steps if it has finished them.
+    * `changes`, only with `continues`, lists the changes of recipe and data since the continued run.
     """
 
     checkpoint: str | None = None
@@ -79,7 +82,7 @@ def find_parent(warm_start: WarmStart) -> Path:
     """Return the directory of the checkpoint to start from; raise `CheckpointError` if it does not exist."""
     if warm_start.continues is not None and not Path(warm_start.continues).is_dir():
         hint = "name a run of `albert pretrain` or one of its steps; warm_start.checkpoint takes a model of the Hub"
-        raise CheckpointError(*store.explain_no_directory(Path(warm_start.continues), hint))
+        raise CheckpointError(*store.no_directory_message(Path(warm_start.continues), hint))
     name = warm_start.continues or warm_start.checkpoint  # exactly one is set
     return hub.find_checkpoint(str(name))
 
@@ -111,26 +114,26 @@ def load_parent(
                 "only depth and groups may differ",
             )
     map_parent_sublayers(model, parent.config, stack=warm_start.stack)  # raises `ConfigError` if they do not fit
-    if warm_start.continues is not None:
-        # The moments cannot be resized: each must have the shape of its weight in the model.
-        parent_sizes = _describe_sizes(parent.config)
-        if parent_sizes != _describe_sizes(model):
-            raise ConfigError(
-                f"{parent.directory}: has moments of {parent_sizes}; the recipe's model has {_describe_sizes(model)}",
-                "use the data.sentence_loss and the model of that run, or warm_start.checkpoint for the weights alone",
-            )
+    # The moments cannot be resized: each must have the shape of its weight in the model.
+    if warm_start.continues is not None and _moment_sizes(parent.config) != _moment_sizes(model):
+        raise ConfigError(
+            f"{parent.directory}: has moments of {_describe_sizes(parent.config)}; "
+            f"the recipe's model has {_describe_sizes(model)}",
+            "use the data.sentence_loss and the model of the run that saved the checkpoint, "
+            "or load only its weights with warm_start.checkpoint",
+        )
     return resize_positions(parent, model.max_position_embeddings, warm_start.positions, quiet=quiet)
 
 
 def map_parent_sublayers(
     child: ModelConfig, parent: ModelConfig, *, stack: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Return, for each attention and feed-forward sub-layer of the child, the index of the parent's to copy.
+    """Return the index of the parent's sub-layer that each of the child's attention and feed-forward sub-layers copies.
 
-    With equal numbers of sub-layers, each is a copy of the one with the same index. With `stack` the parent's are
-    repeated in their order (progressive stacking, Gong et al., 2019). Otherwise those of the parent's group 0 are
-    repeated. Raises `ConfigError` if the child has fewer sub-layers, or if it has more of them without `stack`
-    and the parent's layers share no weights.
+    With equal numbers of sub-layers, each is a copy of the one with the same index. With `stack` the parent's
+    sub-layers are repeated in their order (progressive stacking, Gong et al., 2019). Otherwise the sub-layers of the
+    parent's group 0 are repeated. Raises `ConfigError` if the child has fewer sub-layers, or if it has more of them
+    without `stack` and the parent's layers share no weights.
     """
     parent_counts = _sublayer_counts(parent)
     child_counts = _sublayer_counts(child)
@@ -164,10 +167,15 @@ def _describe_sublayers(counts: tuple[int, int]) -> str:
     return f"{counts[0]} attention and {counts[1]} feed-forward sub-layers"
 
 
+def _moment_sizes(model: ModelConfig) -> tuple[tuple[int, int], int, int]:
+    """Return the numbers of the model's sub-layers, positions and classes of the order head."""
+    return _sublayer_counts(model), model.max_position_embeddings, model.order_labels
+
+
 def _describe_sizes(model: ModelConfig) -> str:
-    """Return the numbers of the model's sub-layers, positions and classes of the order head as words for a message."""
-    sublayers = _describe_sublayers(_sublayer_counts(model))
-    return f"{sublayers}, {model.max_position_embeddings} positions and {model.order_labels} order labels"
+    """Return the result of `_moment_sizes` as words for a message."""
+    sublayer_counts, positions, order_labels = _moment_sizes(model)
+    return f"{_describe_sublayers(sublayer_counts)}, {positions} positions and {order_labels} order labels"
 
 
 def copy_parent_weights(
@@ -197,11 +205,12 @@ def copy_parent_weights(
     heads = ("masked", "order")
     copied = [head for head in heads if shapes.get(f"{head}.bias") == parameters[f"{head}.bias"].shape]
     new = [head for head in heads if head not in copied]
-    heads_note = "without a head"
-    if copied:
-        heads_note = f"and the heads {' and '.join(copied)}"
-    if copied and new:
+    if not copied:
+        heads_note = "without a head"
+    elif new:
         heads_note = f"and the head {copied[0]}, with a new head {new[0]}"
+    else:
+        heads_note = f"and the heads {' and '.join(copied)}"
     console.info(
         f"starts from {parent.directory}: its encoder, {count_of(model.config.num_hidden_layers, 'layer')} from "
         f"{parent.config.num_hidden_layers}, {heads_note}; {optimizer_note}"

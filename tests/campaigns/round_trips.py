@@ -2,10 +2,9 @@
 
 python -m tests.campaigns.round_trips OUT [--lines 10000]
 
-Each row of the table is a path. The paths from `ours` begin with a vocabulary and a model of `albert`. The other paths
-begin with a model and a tokenizer of `transformers`, which `albert data`, 50 steps of `pretrain`, `finetune` and
-`predict` use. The ids of all lines are compared, which have eight scripts, and all outputs of the pretrained and the
-fine-tuned model.
+Each row of the table is a path. Two paths begin with a vocabulary and a model of `albert`. The other paths begin with a
+model and a tokenizer of `transformers`, which `albert data`, 50 steps of `pretrain`, `finetune` and `predict` use. The
+ids of all lines are compared, which have eight scripts, and all outputs of the pretrained and the fine-tuned model.
 """
 
 from __future__ import annotations
@@ -189,7 +188,9 @@ def through_trainer(ours: Path, folder: Path, lines: Sequence[str]) -> RoundTrip
     transformers.Trainer(model=model, args=arguments, processing_class=tokenizer).save_model(str(folder / "saved"))
     saved = folder / "saved"
     difference = largest_difference(read_ours(ours), read_ours(saved), iter_batches(ours, lines))
-    return RoundTrip("ours → Trainer.save_model → ours", len(lines), count_other_ids((ours, saved), lines), difference)
+    return RoundTrip(
+        "albert → Trainer.save_model → albert", len(lines), count_other_ids((ours, saved), lines), difference
+    )
 
 
 def through_sentence_transformers(ours: Path, folder: Path, lines: Sequence[str]) -> RoundTrip:
@@ -207,7 +208,7 @@ def through_sentence_transformers(ours: Path, folder: Path, lines: Sequence[str]
         rows = [json.loads(line)["vector"] for line in vectors.read_text(encoding="utf-8").splitlines()]
         differences.append(np.abs(np.array(rows) - theirs).max())
     other_ids = count_other_ids((ours, folder / "sentences"), lines)
-    return RoundTrip("ours → sentence-transformers → ours", len(lines), other_ids, float(np.max(differences)))
+    return RoundTrip("albert → sentence-transformers → albert", len(lines), other_ids, float(np.max(differences)))
 
 
 def through_albert(kind: str, folder: Path, lines: Sequence[str], steps: int = STEPS) -> RoundTrip:

@@ -26,25 +26,26 @@ from tests.helpers.command import albert
 from tests.helpers.tokenizers import train_wordpiece
 
 Variables = dict[str, NDArray[np.float32]]
-Shape = Mapping[str, Any]
-_COMMON: Final[Shape] = {
+ReleaseConfig = Mapping[str, Any]
+_COMMON_CONFIG: Final[ReleaseConfig] = {
     "hidden_act": "gelu", "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "initializer_range": 0.02,
     "max_position_embeddings": 512, "type_vocab_size": 2,
 }  # fmt: skip
-_ALBERT: Final[Shape] = {
-    **_COMMON, "vocab_size": 30000, "embedding_size": 128, "num_hidden_groups": 1, "net_structure_type": 0,
+_ALBERT_CONFIG: Final[ReleaseConfig] = {
+    **_COMMON_CONFIG, "vocab_size": 30000, "embedding_size": 128, "num_hidden_groups": 1, "net_structure_type": 0,
     "gap_size": 0, "num_memory_blocks": 0, "inner_group_num": 1, "down_scale_factor": 1,
 }  # fmt: skip
-RELEASES: Final[Mapping[str, Shape]] = {
+RELEASES: Final[Mapping[str, ReleaseConfig]] = {
     "albert_base": {
-        **_ALBERT, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+        **_ALBERT_CONFIG, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        "intermediate_size": 3072,
     },
     "albert_groups": {
-        **_ALBERT, "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 1024,
-        "num_hidden_groups": 2,
+        **_ALBERT_CONFIG, "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4,
+        "intermediate_size": 1024, "num_hidden_groups": 2,
     },
     "bert_base": {
-        **_COMMON, "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+        **_COMMON_CONFIG, "vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
         "intermediate_size": 3072,
     },
 }  # fmt: skip
@@ -52,20 +53,20 @@ RELEASES: Final[Mapping[str, Shape]] = {
 
 @dataclass(frozen=True)
 class Release:
-    """A kind of release, "albert" or "bert", and its shape."""
+    """A kind of release, "albert" or "bert", and its configuration."""
 
     kind: str
-    shape: Shape
+    config: ReleaseConfig
 
     def layer_scope(self, layer: int) -> str:
         """Return the scope of a layer's variables."""
         if self.kind == "bert":
             return f"bert/encoder/layer_{layer}"
-        groups = int(self.shape["num_hidden_groups"])
-        group = layer * groups // int(self.shape["num_hidden_layers"])
+        groups = int(self.config["num_hidden_groups"])
+        group = layer * groups // int(self.config["num_hidden_layers"])
         return f"bert/encoder/transformer/group_{group}/inner_group_0"
 
-    def layer_names(self, layer: int) -> dict[str, str]:
+    def part_scopes(self, layer: int) -> dict[str, str]:
         """Return the scopes of a layer's parts."""
         scope = self.layer_scope(layer)
         if self.kind == "bert":
@@ -82,49 +83,52 @@ class Release:
 
 
 def random_variables(release: Release) -> Variables:
-    """Return random variables with the names and shapes of a release, and moments of an optimizer."""
+    """Return random weights with the names and shapes of a release, and one moment of Adam.
+
+    The conversion must leave out the moment.
+    """
     rng = np.random.default_rng(0)
-    shape = release.shape
-    hidden = shape["hidden_size"]
-    width = shape.get("embedding_size", hidden)
-    inner = shape["intermediate_size"]
+    config = release.config
+    hidden = config["hidden_size"]
+    width = config.get("embedding_size", hidden)
+    inner = config["intermediate_size"]
     variables: Variables = {}
 
-    def table(name: str, *size: int) -> None:
+    def add_normal(name: str, *size: int) -> None:
         variables[name] = rng.normal(0, 0.05, size).astype(np.float32)
 
-    def dense(name: str, inputs: int, outputs: int) -> None:
-        table(f"{name}/kernel", inputs, outputs)
-        table(f"{name}/bias", outputs)
+    def add_dense(name: str, inputs: int, outputs: int) -> None:
+        add_normal(f"{name}/kernel", inputs, outputs)
+        add_normal(f"{name}/bias", outputs)
 
-    def norm(name: str, size: int) -> None:
-        table(f"{name}/beta", size)
+    def add_norm(name: str, size: int) -> None:
+        add_normal(f"{name}/beta", size)
         variables[f"{name}/gamma"] = 1 + rng.normal(0, 0.1, size).astype(np.float32)
 
-    table("bert/embeddings/word_embeddings", shape["vocab_size"], width)
-    table("bert/embeddings/position_embeddings", shape["max_position_embeddings"], width)
-    table("bert/embeddings/token_type_embeddings", shape["type_vocab_size"], width)
-    norm("bert/embeddings/LayerNorm", width)
+    add_normal("bert/embeddings/word_embeddings", config["vocab_size"], width)
+    add_normal("bert/embeddings/position_embeddings", config["max_position_embeddings"], width)
+    add_normal("bert/embeddings/token_type_embeddings", config["type_vocab_size"], width)
+    add_norm("bert/embeddings/LayerNorm", width)
     if release.kind == "albert":
-        dense("bert/encoder/embedding_hidden_mapping_in", width, hidden)
-    for layer in range(shape["num_hidden_layers"]):
-        names = release.layer_names(layer)
-        if f"{names['up']}/kernel" in variables:  # the layer shares these variables with an earlier one
+        add_dense("bert/encoder/embedding_hidden_mapping_in", width, hidden)
+    for layer in range(config["num_hidden_layers"]):
+        scopes = release.part_scopes(layer)
+        if f"{scopes['up']}/kernel" in variables:  # the layer shares these variables with an earlier one
             continue
         for part in ("query", "key", "value"):
-            dense(f"{names['self']}/{part}", hidden, hidden)
-        dense(names["context"], hidden, hidden)
-        norm(names["norm"], hidden)
-        dense(names["up"], hidden, inner)
-        dense(names["down"], inner, hidden)
-        norm(names["last_norm"], hidden)
-    dense("bert/pooler/dense", hidden, hidden)
-    dense("cls/predictions/transform/dense", hidden, width)
-    norm("cls/predictions/transform/LayerNorm", width)
-    table("cls/predictions/output_bias", shape["vocab_size"])
-    table("cls/seq_relationship/output_weights", 2, hidden)
-    table("cls/seq_relationship/output_bias", 2)
-    table("bert/pooler/dense/kernel/adam_m", hidden, hidden)
+            add_dense(f"{scopes['self']}/{part}", hidden, hidden)
+        add_dense(scopes["context"], hidden, hidden)
+        add_norm(scopes["norm"], hidden)
+        add_dense(scopes["up"], hidden, inner)
+        add_dense(scopes["down"], inner, hidden)
+        add_norm(scopes["last_norm"], hidden)
+    add_dense("bert/pooler/dense", hidden, hidden)
+    add_dense("cls/predictions/transform/dense", hidden, width)
+    add_norm("cls/predictions/transform/LayerNorm", width)
+    add_normal("cls/predictions/output_bias", config["vocab_size"])
+    add_normal("cls/seq_relationship/output_weights", 2, hidden)
+    add_normal("cls/seq_relationship/output_bias", 2)
+    add_normal("bert/pooler/dense/kernel/adam_m", hidden, hidden)
     return variables
 
 
@@ -133,13 +137,12 @@ def write_checkpoint(variables: Variables, directory: Path, prefix: str) -> None
     import tensorflow as tf
 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        placeholders = {}
+        feeds = {}  # the value of each placeholder
         for name, array in variables.items():
             placeholder = tf.compat.v1.placeholder(tf.float32, array.shape)
-            variable = tf.compat.v1.Variable(placeholder, name=name)
-            placeholders[variable] = (placeholder, array)
+            tf.compat.v1.Variable(placeholder, name=name)
+            feeds[placeholder] = array
         tf.compat.v1.Variable(np.int64(125_000), name="global_step")
-        feeds = dict(placeholders.values())
         session.run(tf.compat.v1.global_variables_initializer(), feeds)
         tf.compat.v1.train.Saver().save(session, str(directory / prefix), write_meta_graph=False)
 
@@ -148,8 +151,8 @@ def hidden_states(variables: Variables, release: Release, ids: NDArray[np.int64]
     """Compute with TensorFlow the input of the first layer and the output of every layer, [N, S, H]."""
     import tensorflow as tf
 
-    shape = release.shape
-    heads = shape["num_attention_heads"]
+    config = release.config
+    heads = config["num_attention_heads"]
 
     def dense(x: Any, name: str) -> Any:
         return tf.matmul(x, variables[f"{name}/kernel"]) + variables[f"{name}/bias"]
@@ -167,15 +170,15 @@ def hidden_states(variables: Variables, release: Release, ids: NDArray[np.int64]
     if release.kind == "albert":
         x = dense(x, "bert/encoder/embedding_hidden_mapping_in")
     states = [x.numpy()]
-    for layer in range(shape["num_hidden_layers"]):
-        names = release.layer_names(layer)
-        query, key, value = (split_heads(dense(x, f"{names['self']}/{part}")) for part in ("query", "key", "value"))
+    for layer in range(config["num_hidden_layers"]):
+        scopes = release.part_scopes(layer)
+        query, key, value = (split_heads(dense(x, f"{scopes['self']}/{part}")) for part in ("query", "key", "value"))
         scores = tf.matmul(query, key, transpose_b=True) / np.sqrt(query.shape[-1]).astype(np.float32)
         context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
-        x = norm(x + dense(tf.reshape(context, x.shape), names["context"]), names["norm"])
+        x = norm(x + dense(tf.reshape(context, x.shape), scopes["context"]), scopes["norm"])
         # ALBERT's code approximates GELU with tanh. BERT's released weights were trained with the exact function.
-        inner = tf.nn.gelu(dense(x, names["up"]), approximate=release.kind == "albert")
-        x = norm(x + dense(inner, names["down"]), names["last_norm"])
+        inner = tf.nn.gelu(dense(x, scopes["up"]), approximate=release.kind == "albert")
+        x = norm(x + dense(inner, scopes["down"]), scopes["last_norm"])
         states.append(x.numpy())
     return states
 
@@ -186,7 +189,7 @@ def check_release(name: str, folder: Path) -> float:
     source = folder / name
     vocabulary = train_wordpiece(source / "words")
     (source / "vocab.txt").write_text("\n".join(_pieces(vocabulary)) + "\n", encoding="utf-8")
-    (source / f"{release.kind}_config.json").write_text(json.dumps(dict(release.shape)), encoding="utf-8")
+    (source / f"{release.kind}_config.json").write_text(json.dumps(dict(release.config)), encoding="utf-8")
     variables = random_variables(release)
     prefix = "model.ckpt-best" if release.kind == "albert" else "bert_model.ckpt"
     write_checkpoint(variables, source, prefix)
@@ -196,7 +199,8 @@ def check_release(name: str, folder: Path) -> float:
     with torch.inference_mode():
         converted = model(torch.from_numpy(ids), output_hidden_states=True).hidden_states
     expected = hidden_states(variables, release, ids)
-    differences = [np.abs(ours.numpy() - theirs).max() for ours, theirs in zip(converted, expected, strict=True)]
+    states = zip(converted, expected, strict=True)
+    differences = [np.abs(state.numpy() - expected_state).max() for state, expected_state in states]
     return float(np.max(differences))  # unlike Python's `max`, NaN if one value is NaN
 
 

@@ -40,7 +40,7 @@ def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_file
         build_data(sources, small_vocabulary, out, BuildSettings(holdout=0.3), array_job=ArrayJob(1, 3))
     last = build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(1, 3))
     assert isinstance(last, ArrayJobReport)
-    assert last.tasks_finished == last.tasks_total >= 6
+    assert last.units_finished == last.units_total >= 6
     assert "job 1/3" in last.format()
     assert store.read_manifest(out) is None
     early = Path(shutil.copytree(out, tmp_path / "early"))

@@ -15,13 +15,16 @@ from albert_cli.data.shards import Shard, TokenCorpus
 
 
 class Corpus(TokenCorpus):
-    """Two shards in memory, of one sentence each."""
+    """A corpus in memory: each text is a shard with one sentence. size: the vocabulary size."""
 
     def __init__(self, *texts: list[int], size: int) -> None:
-        ends = [np.array([0, len(ids)], np.uint32) for ids in texts]
-        ones = np.array([0, 1], np.uint32)
-        super().__init__([Shard(np.array(ids, np.uint16), e, ones) for ids, e in zip(texts, ends, strict=True)])
-        self._counts = np.bincount(np.concatenate([np.array(t) for t in texts]), minlength=size).astype(np.int64)
+        document_offsets = np.array([0, 1], np.uint32)
+        shards = []
+        for ids in texts:
+            sentence_offsets = np.array([0, len(ids)], np.uint32)
+            shards.append(Shard(np.array(ids, np.uint16), sentence_offsets, document_offsets))
+        super().__init__(shards)
+        self._counts = np.bincount(np.concatenate([np.array(ids) for ids in texts]), minlength=size).astype(np.int64)
 
     def unigram_counts(self) -> np.ndarray:
         return self._counts
@@ -58,17 +61,18 @@ def test_count_cooccurrences_merges_rare_contexts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_word_vectors_of_one_kind_are_similar() -> None:
-    """In this language a word of 0 to 9 precedes one of 10 to 19, and a word of 20 to 29 one of 30 to 39."""
+    """Kind 0 has the words 0 to 19, kind 1 the words 20 to 39; a kind's first ten words precede its second ten."""
     rng = np.random.default_rng(2)
     kinds = rng.integers(0, 2, 4000)
     text = np.stack([20 * kinds + rng.integers(0, 10, 4000), 20 * kinds + 10 + rng.integers(0, 10, 4000)], 1)
+    # Sorted, so that only the windows at one boundary mix the kinds.
     text = text[np.argsort(kinds, kind="stable")].reshape(-1)
     vectors = compute_word_vectors(Corpus(text.tolist(), size=41), 6, seed=0)
     assert vectors.shape == (41, 6) and not vectors[40].any()
     unit = torch.nn.functional.normalize(vectors[:40], dim=1)
-    alike = unit @ unit.T
-    same = torch.arange(40)[:, None] // 20 == torch.arange(40) // 20
-    assert float(alike[same].mean()) > float(alike[~same].mean()) + 0.5
+    similarities = unit @ unit.T
+    is_same_kind = torch.arange(40)[:, None] // 20 == torch.arange(40) // 20
+    assert float(similarities[is_same_kind].mean()) > float(similarities[~is_same_kind].mean()) + 0.5
     assert torch.equal(vectors, compute_word_vectors(Corpus(text.tolist(), size=41), 6, seed=0))
 
 
@@ -79,7 +83,7 @@ def test_word_vectors_pad_missing_dimensions_with_zeros() -> None:
 
 def test_iter_runs_samples_a_large_corpus_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cooccurrence, "_RUN_TOKENS", 100)
-    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_ENTRY", 500 / 16)
+    monkeypatch.setattr(cooccurrence, "_TOKENS_PER_ENTRY", 500 / 16)  # 500 tokens in total for 16 entries
     corpus = Corpus(*([word] * 130 for word in range(16)), size=16)
     runs = list(cooccurrence._iter_runs(corpus))
     assert 480 <= sum(map(len, runs)) <= 520

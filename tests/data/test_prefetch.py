@@ -39,10 +39,10 @@ def test_prefetch_yields_every_step_in_order(start: int, count: int, depth: int)
 
 def test_prefetch_resumed_run_gets_the_same_batches() -> None:
     with prefetch(sample, range(9)) as batches:
-        whole = list(batches)
-    with prefetch(sample, range(5, 9)) as batches:  # what a run does that starts from its checkpoint of step 5
-        for expected, results_seen in zip(whole[5:], batches, strict=True):
-            assert_equal_batches(expected, results_seen)
+        all_batches = list(batches)
+    with prefetch(sample, range(5, 9)) as batches:  # as a run resumed at step 5 samples
+        for expected, batch in zip(all_batches[5:], batches, strict=True):
+            assert_equal_batches(expected, batch)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
@@ -100,18 +100,18 @@ def test_prefetch_consumer_error_drops_the_queue() -> None:
     with pytest.raises(KeyboardInterrupt), prefetch(slow, range(600), depth=500) as results:
         next(results)
         raise KeyboardInterrupt
-    assert len(sampled) < 400  # a queue that is not dropped is filled with 500
+    assert len(sampled) < 400  # without the cancellation, all 500 queued steps would be sampled
     assert not prefetch_threads()
 
 
 def test_prefetch_overlaps_with_the_consumer() -> None:
-    begun = threading.Event()
+    second_sampled = threading.Event()
 
-    def second_waits(step: int) -> int:
+    def sample_step(step: int) -> int:
         if step == 1:
-            begun.set()
+            second_sampled.set()
         return step
 
-    with prefetch(second_waits, range(2)) as results:
+    with prefetch(sample_step, range(2)) as results:
         assert next(results) == 0
-        assert begun.wait(600), "step 1 is sampled although nobody has asked for it"
+        assert second_sampled.wait(PATIENCE), "step 1 is not sampled before the consumer requests it"

@@ -79,9 +79,9 @@ def test_target_lengths_match_the_generator() -> None:
 
 
 def test_generator_shortens_more_than_one_in_ten() -> None:
-    made = reference_generator.make_instances([[[1]] * 1250] * 160, 128, 0.1, False, random.Random(2))
-    full = sum(len(i.a) + len(i.b) == 125 for i in made)
-    assert full / len(made) < 0.85, "one document in ten is short, and gives more sequences than the others"
+    instances = reference_generator.make_instances([[[1]] * 1250] * 160, 128, 0.1, False, random.Random(2))
+    full = sum(len(i.a) + len(i.b) == 125 for i in instances)
+    assert full / len(instances) < 0.85, "one document in ten is short, and gives more sequences than the others"
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def corpus() -> TokenCorpus:
     return text_like_corpus(600, seed=3)
 
 
-def their_pairs(corpus: TokenCorpus, next_sentence: bool, short: float = 0.0) -> list[Instance]:
-    return reference_generator.make_instances(documents_of(corpus), 128, short, next_sentence, random.Random(4))
+def their_pairs(corpus: TokenCorpus, next_sentence: bool) -> list[Instance]:
+    return reference_generator.make_instances(documents_of(corpus), 128, 0.0, next_sentence, random.Random(4))
 
 
 @pytest.mark.parametrize("loss", ["sop", "nsp"])
@@ -114,8 +114,8 @@ def test_sentences_in_a_match_the_generator() -> None:
     corpus = numbered_corpus([[[5] * 5000]])
     theirs = []
     for number in range(10):
-        made = reference_generator.make_instances(documents_of(corpus), 128, 0.0, False, random.Random(number))
-        theirs += [i.a_sentences for i in made if i.sentences == 25]
+        instances = reference_generator.make_instances(documents_of(corpus), 128, 0.0, False, random.Random(number))
+        theirs += [i.a_sentences for i in instances if i.sentences == 25]
     pairs = sample_pairs(corpus, np.arange(2000), PairSettings(128, 0, "none"), 0)
     ours = (pairs.a.stop - pairs.a.start) // 5
     assert_agree(histogram(ours, 25), histogram(theirs, 25).tolist())
@@ -140,8 +140,8 @@ def both(
     request: pytest.FixtureRequest,
 ) -> tuple[PairSettings, list[ReferenceMasked], dict[str, NDArray[np.int64]]]:
     """The same sequences masked by the generator's procedure and by the product."""
-    length, most = request.param
-    settings = PairSettings(length, max_predictions=most)
+    length, max_predictions = request.param
+    settings = PairSettings(length, max_predictions=max_predictions)
     index = np.arange(500)
     corpus = text_like_corpus(400)
     packed = pack_sequences(corpus, sample_pairs(corpus, index, settings, 0), 2, 3)
@@ -153,7 +153,7 @@ def both(
         theirs.append(
             reference_generator.mask(
                 ids.tolist(), VOCABULARY.word_boundaries().starts[ids].tolist(), packed.is_special[row].tolist(),
-                size=VOCABULARY.size, mask_id=4, rng=rng, most=most or length,
+                size=VOCABULARY.size, mask_id=4, rng=rng, max_predictions=max_predictions or length,
             )
         )  # fmt: skip
     spans = select_spans(packed, VOCABULARY, settings, 0, index)
@@ -170,7 +170,8 @@ def both(
 
 def test_span_words_match_the_generator(both: Both) -> None:
     _, theirs, ours = both
-    complete = [n for m in theirs for drawn, n, crosses in m.spans if drawn == n and not crosses]
+    spans = [span for sequence in theirs for span in sequence.spans if not span.crosses_sep]
+    complete = [span.masked_words for span in spans if span.masked_words == span.requested_words]
     assert_agree(histogram(ours["words"], 4), histogram(complete, 4).tolist())
 
 
@@ -200,7 +201,7 @@ def test_token_replacements_match_the_generator(both: Both) -> None:
 
 def test_separator_is_crossed_only_by_the_generator(both: Both) -> None:
     _, theirs, _ = both
-    assert any(crosses for m in theirs for _, _, crosses in m.spans)
+    assert any(span.crosses_sep for sequence in theirs for span in sequence.spans)
 
 
 def test_masked_positions_are_15_percent_or_capped(both: Both) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli import journal
-from albert_cli.data.records import BuildSettings, UnitCounts
+from albert_cli.data.records import BuildSettings, TextCounts
 from albert_cli.data.sentence_order import warn_missing_pairs
 from albert_cli.training.pretrain import pretrain
 from tests.helpers.data_directories import build
@@ -17,17 +17,17 @@ WriteText = Callable[[str], Path]
 @pytest.mark.parametrize(
     ("counts", "loss", "message"),
     [
-        (UnitCounts(10, 10, 100, 100), None, "100% of the text is in documents of one sentence"),
-        (UnitCounts(10, 30, 100, 51), "sop", "51% of the text"),
-        (UnitCounts(10, 10, 100, 100), "three-way", "-s data.sentence_loss=none"),
-        (UnitCounts(10, 30, 100, 50), "sop", ""),
-        (UnitCounts(10, 10, 100, 100), "none", ""),
-        (UnitCounts(2, 30, 100, 0), "nsp", ""),
-        (UnitCounts(), None, ""),
+        (TextCounts(10, 10, 100, 100), None, "100% of the text is in documents of one sentence"),
+        (TextCounts(10, 30, 100, 51), "sop", "51% of the text"),
+        (TextCounts(10, 10, 100, 100), "three-way", "-s data.sentence_loss=none"),
+        (TextCounts(10, 30, 100, 50), "sop", ""),
+        (TextCounts(10, 10, 100, 100), "none", ""),
+        (TextCounts(2, 30, 100, 0), "nsp", ""),
+        (TextCounts(), None, ""),
     ],
 )
 def test_warn_missing_pairs_names_the_remedy(
-    counts: UnitCounts, loss: str | None, message: str, capsys: pytest.CaptureFixture[str]
+    counts: TextCounts, loss: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     warn_missing_pairs(counts, loss)
     error = capsys.readouterr().err
@@ -36,7 +36,7 @@ def test_warn_missing_pairs_names_the_remedy(
 
 @pytest.mark.parametrize(("loss", "message"), [("nsp", "one document, or copies of one"), ("sop", "")])
 def test_nsp_warns_without_other_documents(loss: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    warn_missing_pairs(UnitCounts(2, 30, 100, 0), loss, has_other_documents=False)
+    warn_missing_pairs(TextCounts(2, 30, 100, 0), loss, has_other_documents=False)
     error = capsys.readouterr().err
     assert message in error if message else not error
 

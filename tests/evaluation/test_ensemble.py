@@ -48,9 +48,9 @@ def test_ensemble_of_runs_averages_probabilities(encoder: Path, glue: Path, tmp_
     assert [m["score"] for m in result["members"]] == list(runs["scores_by_seed"].values())
     chosen = [probabilities(Path(name)) for name in result["chosen"]]
     assert probabilities(out) == pytest.approx(np.mean(chosen, axis=0), abs=2e-5)
-    everything = np.mean([probabilities(tmp_path / "runs" / f"run-{seed}") for seed in range(3)], axis=0)
-    labels = [i + 1 for i in range(12)]
-    assert result["scores_of_all"]["accuracy"] == pytest.approx(np.mean(everything.argmax(1) == np.array(labels) % 2))
+    mean_of_all = np.mean([probabilities(tmp_path / "runs" / f"run-{seed}") for seed in range(3)], axis=0)
+    labels = (np.arange(12) + 1) % 2
+    assert result["scores_of_all"]["accuracy"] == pytest.approx(np.mean(mean_of_all.argmax(1) == labels))
     assert result["gain"]["chosen_over_best"] >= 0
     assert "all 3" in printed.out
     assert "so their score is optimistic" in " ".join(printed.out.split())
@@ -165,13 +165,14 @@ def test_predict_dev_uses_the_label_order_of_the_first_member(encoder: Path, tmp
     finetune(prepare("table", str(encoder), other_labels, QUICK, "cpu"), tmp_path / "c", 0)
     with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) differ from .*a \(no, yes\)"):
         evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
+    # With training data, the classes of each member are compared with those of the data.
     request = TaskRequest("", data, 1, (), "cpu")
     with pytest.raises(CheckpointError, match=r"c: its classes \(bad, good\) are not .* \(no, yes\)"):
         evaluate_ensemble("table", request, [str(tmp_path / name) for name in "ac"], tmp_path / "no")
 
 
 def test_ensemble_names_the_classes_of_multi_label_models(encoder: Path, tmp_path: Path) -> None:
-    """The scored texts have only classes of both models."""
+    """The dev file has only the classes that both models share."""
 
     def write(path: Path, *labels: str) -> str:
         path.mkdir()
@@ -218,7 +219,8 @@ def test_ensemble_predicts_in_the_first_members_label_order(
     data = str(write_splits(tmp_path / "data", ("no", "yes"), "train", "dev"))
     for name, labels in (("a", '["no", "yes"]'), ("b", '["yes", "no"]')):
         finetune(prepare("table", str(encoder), data, (*QUICK, f"table.labels={labels}"), "cpu"), tmp_path / name, 0)
-    folder = write_splits(tmp_path / "new", ("no", "yes"), "dev", "test")  # without train, a member has its own order
+    # Without training data, each member has the label order of its training.
+    folder = write_splits(tmp_path / "new", ("no", "yes"), "dev", "test")
     monkeypatch.setattr(ensemble, "select_greedily", lambda scores, score_together: chosen)
     members = [tmp_path / first, tmp_path / ("b" if first == "a" else "a")]
     albert("ensemble", "table", *members, "--data", folder, "--device", "cpu", "--out", tmp_path / "both")

@@ -49,7 +49,7 @@ def test_search_prints_budget_first_and_best_last(encoder: Path, glue: Path, tmp
     call = ["--checkpoint", encoder, "--data", glue, "--device", "cpu", "--runs", 1, "--out", out]
     call += [word for override in QUICK for word in ("-s", override)]
     printed = albert("search", "cola", "lr=1e-3,5e-3", "batch=2,4", *call)
-    first = printed.err.index("4 combinations, 1 seed each: 4 runs, 24 steps, with finished runs")
+    first = printed.err.index("4 combinations, 1 seed each: 4 runs, 24 steps (finished runs are counted")
     assert first < printed.err.index("CoLA seed 0 step")
     assert "The best combination was selected on dev" in printed.out
     result = json.loads((out / "results.json").read_text())

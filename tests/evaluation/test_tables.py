@@ -31,6 +31,16 @@ def test_notes_have_the_medians_of_the_other_metrics() -> None:
     assert "other metrics" not in printed_words(evaluation_result([0.7]))
 
 
+def test_format_result_mnli_has_both_dev_sets() -> None:
+    scores = {"accuracy": [0.7, 0.8], "mismatched_accuracy": [0.5, 0.6]}
+    examples = {"train": 9, "dev_matched": 24, "dev_mismatched": 30}
+    result = evaluation_result([0.7, 0.8], task="mnli", title="MNLI", all_scores=scores, examples=examples).to_json()
+    for values in (result, {"kind": "suite", "tasks": {"mnli": result}, "tasks_scored": 1, "glue_score": 0.75}):
+        printed = " ".join(as_text(values).split())
+        assert "mismatched accuracy 55.0" in printed
+        assert "24 dev matched and 30 dev mismatched" in printed
+
+
 def test_notes_of_a_suite_have_the_other_metrics() -> None:
     mrpc = evaluation_result([0.7], task="mrpc", title="MRPC", all_scores={"accuracy": [0.7], "f1": [0.8]})
     scored = scored_result(0.6, task="qqp", title="QQP", scores={"accuracy": 0.6, "f1": 0.5})

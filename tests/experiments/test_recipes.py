@@ -412,10 +412,10 @@ def test_validate_checks_the_recipe_of_every_variant(lines: str, message: str, t
     assert message in albert("recipes", "validate", path, expect=2).err
 
 
-def test_variant_that_starts_from_itself_is_rejected(tmp_path: Path) -> None:
+def test_variant_that_depends_on_itself_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "circle.toml"
     path.write_text('extends = "experiments/depth"\nvariants.l1.after = "l3"\n')
-    with pytest.raises(ConfigError, match="starts from itself"):
+    with pytest.raises(ConfigError, match="depends on itself"):
         recipe.load_experiment(str(path))
 
 

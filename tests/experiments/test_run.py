@@ -304,7 +304,7 @@ def test_probe_scores_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: 
     assert deep["l2"][:4] == pytest.approx(output["layer_steps"]["l2"], rel=1e-4)
     assert deep["mlm_accuracy"][3] == pytest.approx(output["mlm_accuracy"], abs=1e-6), "the trained depth"
     assert deep["speed"][3] == 1
-    assert deep["behaviour"] in albert(*options, "--layers", 9).out
+    assert deep["behavior"] in albert(*options, "--layers", 9).out
     (short,) = json.loads(albert(*options, "--layers", 1, "--json").out)["depths"]["mlm_accuracy"]
     assert short == deep["mlm_accuracy"][0], "an early exit is the same at any depth beyond it"
 
@@ -372,14 +372,14 @@ def wait_until(ready: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-SCALES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in SCALES)
+SCALE_TABLES = "".join(f'[scales.{name}]\nabout = ""\nbase = "mini/docs"\n' for name in SCALES)
 
 
 def counted(folder: Path, *shapes: str) -> ExperimentPlan:
     """Return the plan of an experiment that counts some shapes."""
     names = ", ".join(f'{shape} = {{ title = "{shape}", shape = "{shape}" }}' for shape in shapes)
     path = folder / "counted.toml"
-    path.write_text(f'title = "T"\nsource = "S"\nvariants = {{ {names} }}\n{SCALES}')
+    path.write_text(f'title = "T"\nsource = "S"\nvariants = {{ {names} }}\n{SCALE_TABLES}')
     return make_plan(recipe.load_experiment(str(path)), ExperimentRequest("smoke", folder / "out", nproc=2))
 
 

@@ -112,13 +112,17 @@ def test_varlen_dropout_keeps_the_mean() -> None:
     for varlen in (True, False):
         samples = torch.stack([self_attention(qkv, tokens.layout, 0.1, varlen=varlen).float() for _ in range(400)])
         deviation = samples.std(0).mean()
+        # The mean of 400 samples has a standard error of 1/20 of the deviation of one sample; bf16 adds rounding.
         assert float((samples.mean(0) - expected).abs().mean()) < 0.2 * float(deviation)
+
+
+def test_varlen_dropout_with_equal_seed_gives_equal_loss() -> None:
     config = replace(SHAPE, attention_probs_dropout_prob=0.1)
     settings = replace(PLAIN, precision="bf16")
     first, second = (
         compute_loss_and_gradients(config, random_batch((128, 5), config), settings, CUDA) for _ in range(2)
     )
-    assert_close(first, second, 1e-3)  # the same seed
+    assert_close(first, second, 1e-3)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -274,7 +278,12 @@ def test_training_step_waits_once_without_recompilation(make_job: MakeJob, recip
         graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert graphs[10] == graphs[-1]
     assert graphs[-1] <= 4  # three graphs of the block, one of the losses
-    profile = kernels.profile_step(lambda: float(next(steps) is None), CUDA)
+
+    def train_step() -> float:
+        next(steps)
+        return 0.0  # `profile_step` ignores the value
+
+    profile = kernels.profile_step(train_step, CUDA)
     steps.close()
     assert profile.waits == 1, profile  # for the check that all values are finite
     assert profile.pageable_copies == 0, profile

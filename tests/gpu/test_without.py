@@ -67,7 +67,7 @@ def test_varlen_attention_gradients_equal_padded_form(lengths: tuple[int, ...]) 
     torch.manual_seed(0)
     model = PretrainingModel(SHAPE)
     padded = gradients(model, lengths)
-    with flash.taken() as calls:
+    with flash.use_cpu_kernels() as calls:
         packed = gradients(model, lengths)
     assert calls == [0.0] * SHAPE.num_hidden_layers
     assert float((packed - padded).norm()) <= 1e-5 * float(padded.norm())
@@ -75,11 +75,11 @@ def test_varlen_attention_gradients_equal_padded_form(lengths: tuple[int, ...]) 
 
 def test_varlen_attention_applies_dropout() -> None:
     model = PretrainingModel(replace(SHAPE, attention_probs_dropout_prob=0.1)).train()
-    with flash.taken() as calls:
+    with flash.use_cpu_kernels() as calls:
         first, second = gradients(model), gradients(model)
     assert calls == [0.1] * 2 * SHAPE.num_hidden_layers
     assert torch.equal(first, second)  # the same seed
-    with flash.taken():
+    with flash.use_cpu_kernels():
         assert not torch.equal(first, gradients(model.eval()))
 
 
@@ -133,7 +133,7 @@ def test_compiled_block_has_two_graphs_and_static_weights(monkeypatch: pytest.Mo
     model = PretrainingModel(SHAPE)
     prepare_model(model, TrainSettings(compile="on"), CPU)
     rng = np.random.default_rng(0)
-    with flash.taken():
+    with flash.use_cpu_kernels():
         for step in range(30):
             lengths = tuple(map(int, rng.integers(2, 20, rng.integers(2, 7))))
             gradients(model, lengths, seed=step)
@@ -331,7 +331,7 @@ def test_finetuning_loss_never_waits_for_the_device(name: str, monkeypatch: pyte
     }
     model, labels = models[name]
     recorder = WaitRecorder()
-    with copies_as_on_cuda(monkeypatch) as threads, flash.taken(), recorder:
+    with copies_as_on_cuda(monkeypatch) as threads, flash.use_cpu_kernels(), recorder:
         TASKS[name].loss_sum(model, random_batch((12, 7, 9, 12)), labels, CPU).backward()
     assert recorder.copies == len(threads) > 1
     assert recorder.waits == []
@@ -381,7 +381,7 @@ NONDETERMINISTIC = (
 
 @pytest.mark.parametrize("name", list(losses()))
 def test_losses_use_no_nondeterministic_operation(name: str) -> None:
-    with Operations() as operations, flash.taken():
+    with Operations() as operations, flash.use_cpu_kernels():
         losses()[name]().backward()
     assert not [operation for operation in operations.names if operation.startswith(NONDETERMINISTIC)]
     assert torch.float64 not in operations.types  # Apple's GPUs have no fp64

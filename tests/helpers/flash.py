@@ -27,9 +27,9 @@ def _attention_weights(q_ARd: Tensor, k_ASd: Tensor, scale: float | None) -> Ten
 
 def _iter_sequences(*tensors: tuple[Tensor, Tensor]) -> Iterator[tuple[Tensor, ...]]:
     """Yield the rows of each sequence [A, rows, d]; tensors: pairs of a tensor [all rows, A, d] and its offsets."""
-    bounds = [list(pairwise(offsets.tolist())) for _, offsets in tensors]
-    for ends in zip(*bounds, strict=True):
-        yield tuple(x[start:stop].transpose(0, 1) for (x, _), (start, stop) in zip(tensors, ends, strict=True))
+    bounds_by_tensor = [list(pairwise(offsets.tolist())) for _, offsets in tensors]
+    for bounds in zip(*bounds_by_tensor, strict=True):
+        yield tuple(x[start:stop].transpose(0, 1) for (x, _), (start, stop) in zip(tensors, bounds, strict=True))
 
 
 def _sample_dropout_mask(shape: torch.Size, dropout: float, generator: torch.Generator) -> Tensor:
@@ -80,7 +80,7 @@ _ATEN.impl("_flash_attention_backward", _backward, "CPU")
 
 
 @contextmanager
-def taken() -> Iterator[list[float]]:
+def use_cpu_kernels() -> Iterator[list[float]]:
     """Make the encoder use these kernels while the context is open; yield the list of each call's dropout."""
     calls.clear()
     with pytest.MonkeyPatch.context() as patch:

@@ -152,5 +152,5 @@ def sentences(language: str) -> list[str]:
 
 
 def has_spaces(language: str) -> bool:
-    """Return whether the language separates words by spaces."""
+    """Return True if the language separates words by spaces."""
     return (_PHRASES | _MORE_PHRASES)[language][0] == " "

@@ -26,7 +26,7 @@ TINY = ModelConfig(
 )
 
 # Shapes that Hugging Face can express.
-SHARED: dict[str, ModelConfig] = {
+HF_SHAPES: dict[str, ModelConfig] = {
     "one group": TINY,
     "three groups of two layers": replace(TINY, num_hidden_layers=6, num_hidden_groups=3),
     "as many groups as layers": replace(TINY, num_hidden_groups=3),
@@ -39,7 +39,7 @@ SHARED: dict[str, ModelConfig] = {
     "BERT": replace(TINY, embedding_size=16, sharing="none"),
 }
 # Shapes that Hugging Face cannot express, among them those of the paper's Table 4.
-OWN: dict[str, ModelConfig] = {
+ALBERT_ONLY_SHAPES: dict[str, ModelConfig] = {
     "attention shared": replace(TINY, sharing="attention"),
     "feed-forward shared": replace(TINY, sharing="ffn"),
     "all shared at E = H": replace(TINY, embedding_size=16),
@@ -49,7 +49,7 @@ OWN: dict[str, ModelConfig] = {
     ),
     "groups of one, three and one": replace(TINY, num_hidden_layers=5, group_sizes=(1, 3, 1)),
 }
-ALL = SHARED | OWN
+ALL_SHAPES = HF_SHAPES | ALBERT_ONLY_SHAPES
 
 
 def random_batch(lengths: Sequence[int], config: ModelConfig = TINY, seed: int = 0) -> PackedBatch:
@@ -77,7 +77,7 @@ def shake(model: nn.Module, seed: int = 0) -> None:
                 parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
 
 
-def assert_half_is_close(encoder: nn.Module, batch: PackedBatch) -> None:
+def assert_bf16_is_close(encoder: nn.Module, batch: PackedBatch) -> None:
     """Assert that an encoder's states have nearly the same direction in bf16 and fp32, and its gradients too.
 
     The gradients are those of the states' sum of squares.

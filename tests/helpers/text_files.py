@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from albert_cli.errors import InputError
-from albert_cli.text.build_vocabulary import BuiltVocabulary, VocabularySettings, build
+from albert_cli.text.build_vocabulary import BuiltVocabulary, VocabularySettings, build_vocabulary
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import SourcePart
@@ -59,8 +59,8 @@ def write_numbered_sentences(folder: Path, count: int = 3000) -> Path:
 def build_largest_vocabulary(source: Path, out: Path, **options: Any) -> BuiltVocabulary:
     """Build a vocabulary of the largest size that a small text allows; options: those of `VocabularySettings`."""
     try:
-        return build([str(source)], out, VocabularySettings(**options))
+        return build_vocabulary([str(source)], out, VocabularySettings(**options))
     except InputError as error:
         size = re.search(r"--size (\d+)", error.hint or "")
         assert size, error.message
-        return build([str(source)], out, VocabularySettings(size=int(size[1]), **options))
+        return build_vocabulary([str(source)], out, VocabularySettings(size=int(size[1]), **options))

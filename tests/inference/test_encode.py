@@ -48,7 +48,7 @@ MODELS = {
     "Model": BareEncoder,
 }
 SHAPES = {"ALBERT": SHAPE, "BERT": replace(SHAPE, embedding_size=16, sharing="none")}
-OWN = replace(SHAPE, sharing="attention")
+CUSTOM_SHAPE = replace(SHAPE, sharing="attention")
 LINES = ["bade figo", "", "Luma wi, krate ne!", "zo", "bade " * 40, "bade figo"]
 
 
@@ -176,7 +176,7 @@ def test_load_encoder_pooler_must_exist(tiny_vocabulary: Path, tmp_path: Path) -
     for architecture in MODELS:
         directory = written(tmp_path / architecture, tiny_vocabulary, architecture)
         assert vectors(directory, texts(["bade"])).shape == (1, 16)
-    custom = written(tmp_path / "own", tiny_vocabulary, "ForPreTraining", OWN)
+    custom = written(tmp_path / "own", tiny_vocabulary, "ForPreTraining", CUSTOM_SHAPE)
     assert vectors(custom, texts(["bade"]), "pooler").shape == (1, 16)
     with pytest.raises(CheckpointError, match="has no pooler"):
         vectors(tmp_path / "ForMaskedLM", texts(["bade"]), "pooler")

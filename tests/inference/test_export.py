@@ -29,7 +29,7 @@ from albert_cli.model.packing import pack
 from albert_cli.model.padded import INPUT_NAMES, PaddedModel
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
-from tests.helpers.shapes import ALL, random_batch, shake
+from tests.helpers.shapes import ALL_SHAPES, random_batch, shake
 from tests.helpers.tokenizers import lines_of_eight_languages, train_wordpiece
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -126,9 +126,9 @@ def test_export_of_outputs_that_are_not_finite_is_rejected(vocabulary: Vocabular
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 def test_padded_model_equals_the_packed_one(name: str) -> None:
-    model: Any = BareEncoder(ALL[name]).eval()
+    model: Any = BareEncoder(ALL_SHAPES[name]).eval()
     shake(model)
     batch = random_batch((9, 9, 9))
     packed = model(pack(batch, torch.device("cpu")))

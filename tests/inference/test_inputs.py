@@ -24,7 +24,7 @@ def test_read_chunks_line_that_is_no_json_is_a_text(tmp_path: Path, line: str) -
 
 
 def test_read_chunks_array_that_expands_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("albert_cli.text.lines._MAX_EXPANDED_LINES", 1)  # 64 MiB instead of 1 GiB
+    monkeypatch.setattr("albert_cli.text.lines._EXPANSION_LIMIT_FACTOR", 1)  # 64 MiB instead of 1 GiB
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b"[\n" + (b" " * 1_000_000 + b"\n") * 70 + b"]"))
     with pytest.raises(InputError, match=r"a\.json\.gz: expands to more than 64 MiB"):

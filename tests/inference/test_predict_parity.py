@@ -31,7 +31,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
     work = tmp_path_factory.mktemp("theirs")
     pairs = GLUE["mrpc"].read("dev", str(shared_data / "glue"))
     (work / "text.txt").write_text("\n".join(text for e in pairs for text in (e.text_a, str(e.text_b))))
-    build_vocabulary.build([str(work / "text.txt")], work / "vocabulary", VocabularySettings(size=1000))
+    build_vocabulary.build_vocabulary([str(work / "text.txt")], work / "vocabulary", VocabularySettings(size=1000))
     torch.manual_seed(0)
     shape = transformers.AlbertConfig(
         vocab_size=1000, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,

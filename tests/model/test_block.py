@@ -13,7 +13,7 @@ from torch import Tensor
 from albert_cli.model.block import block, self_attention
 from albert_cli.model.encoder import Encoder, make_weight_getter
 from albert_cli.model.packing import PackedTokens, pack
-from tests.helpers.shapes import TINY, assert_half_is_close, random_batch
+from tests.helpers.shapes import TINY, assert_bf16_is_close, random_batch
 
 CPU = torch.device("cpu")
 HEADS, SIZE = 2, 8
@@ -80,11 +80,14 @@ def test_shared_weight_in_bf16_adds_gradients_in_fp32() -> None:
     assert torch.tensor(1.0, dtype=torch.bfloat16) + 1 / 256 == 1.0  # in bf16, the sum does not grow
 
 
-@pytest.mark.parametrize("rows", [False, True], ids=["all tokens", "required rows"])
-@pytest.mark.parametrize("wide", [True, False], ids=["fp32 from LayerNorm, as on CUDA", "bf16, as on a CPU"])
-def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("only_required_rows", [False, True], ids=["all tokens", "required rows"])
+@pytest.mark.parametrize("norm_in_fp32", [True, False], ids=["fp32 from LayerNorm, as on CUDA", "bf16, as on a CPU"])
+def test_block_in_any_precision_returns_its_dtype(
+    only_required_rows: bool, norm_in_fp32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the dtype of LayerNorm under autocast, the output has the dtype of the input."""
-    if wide:
+    if norm_in_fp32:
+        # `norm` is the original function, saved before the patch.
         monkeypatch.setattr(F, "layer_norm", lambda x, *rest, norm=F.layer_norm: norm(x.float(), *rest))
     encoder = Encoder(TINY)
     results = []
@@ -95,7 +98,7 @@ def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkey
         feed_forward = make_weight_getter(encoder.feed_forward[0].weights(), dtype)()  # type: ignore[operator]
         x = x_TH.to(dtype).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-            required = tokens.rows if rows else None
+            required = tokens.rows if only_required_rows else None
             out = block(x, attention, feed_forward, tokens.layout, required, encoder.block_settings())
         assert out.dtype == dtype
         out.float().pow(3).sum().backward()
@@ -107,4 +110,4 @@ def test_block_in_any_precision_returns_its_dtype(rows: bool, wide: bool, monkey
 
 def test_block_half_precision_is_close_to_fp32() -> None:
     encoder = Encoder(replace(TINY, num_hidden_layers=6, initializer_range=0.1))
-    assert_half_is_close(encoder, random_batch((20, 3, 11)))
+    assert_bf16_is_close(encoder, random_batch((20, 3, 11)))

@@ -12,7 +12,7 @@ from albert_cli.matmul import has_prepacked_linear, prepack_weight
 from albert_cli.model.block import ACTIVATIONS, block
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.packing import pack
-from tests.helpers.shapes import ALL, TINY, random_batch
+from tests.helpers.shapes import ALL_SHAPES, TINY, random_batch
 
 CPU = torch.device("cpu")
 BATCH = random_batch((20, 3, 11))
@@ -24,10 +24,10 @@ def packs_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("albert_cli.model.encoder.MIN_PREPACKED_ROWS", 0)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 def test_encoder_any_shape_has_the_counted_parameters(name: str) -> None:
-    encoder = Encoder(ALL[name])
-    assert sum(p.numel() for p in encoder.parameters()) == costs.count_parameters(ALL[name]).with_pooler
+    encoder = Encoder(ALL_SHAPES[name])
+    assert sum(p.numel() for p in encoder.parameters()) == costs.count_parameters(ALL_SHAPES[name]).with_pooler
     assert encoder(pack(BATCH, CPU), all_rows=True).shape == (len(BATCH.ids), 16)
 
 
@@ -52,10 +52,10 @@ def test_encoder_three_shared_layers_equal_one_applied_thrice() -> None:
 
 
 @pytest.mark.skipif(not has_prepacked_linear(torch.float32), reason="torch without oneDNN")
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 @pytest.mark.usefixtures("packs_few_rows")
 def test_encoder_prepacked_weights_change_only_rounding(name: str) -> None:
-    encoder = Encoder(ALL[name]).eval()
+    encoder = Encoder(ALL_SHAPES[name]).eval()
     tokens = pack(BATCH, CPU, BATCH.masked_index)
     for all_rows in (False, True):
         with torch.inference_mode():

@@ -36,7 +36,7 @@ from tests.helpers.hugging_face import (
     read_into,
     saved,
 )
-from tests.helpers.shapes import ALL, OWN, SHARED, TINY, random_batch, shake
+from tests.helpers.shapes import ALBERT_ONLY_SHAPES, ALL_SHAPES, HF_SHAPES, TINY, random_batch, shake
 from tests.helpers.web_server import run_handler
 
 # ---------------------------------------------------------------- our checkpoints in transformers
@@ -60,23 +60,23 @@ def test_checkpoint_keeps_all_dropout_rates(tmp_path: Path) -> None:
         assert hub.read_checkpoint(directory).config == config
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", ALBERT_ONLY_SHAPES)
 def test_checkpoint_without_hf_class_is_read_only_by_albert(name: str, tmp_path: Path) -> None:
-    model = PretrainingModel(OWN[name])
+    model = PretrainingModel(ALBERT_ONLY_SHAPES[name])
     shake(model)
     directory = saved(model, tmp_path / "checkpoint", "ForPreTraining")
     assert json.loads((directory / "config.json").read_text())["model_type"] == CUSTOM_MODEL_TYPE
     for auto in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForPreTraining):
         with pytest.raises(ValueError, match="model type `albert_cli` but Transformers does not recognize"):
             auto.from_pretrained(directory)
-    assert hub.read_checkpoint(directory).config == OWN[name]
+    assert hub.read_checkpoint(directory).config == ALBERT_ONLY_SHAPES[name]
 
 
 @pytest.mark.parametrize("name", ["one group", "BERT"])
 def test_checkpoint_window_over_all_positions_has_an_hf_class(name: str, tmp_path: Path) -> None:
     batch = random_batch((20, 3, 11))
-    for window, expected_type in ((18, CUSTOM_MODEL_TYPE), (19, model_type(SHARED[name]))):
-        config = replace(SHARED[name], attention="window", attention_window=window)
+    for window, expected_type in ((18, CUSTOM_MODEL_TYPE), (19, model_type(HF_SHAPES[name]))):
+        config = replace(HF_SHAPES[name], attention="window", attention_window=window)
         model = HEADS["pretraining"].make(config)
         shake(model)
         directory = saved(model, tmp_path / str(window), "ForPreTraining")
@@ -93,10 +93,10 @@ def test_checkpoint_window_over_all_positions_has_an_hf_class(name: str, tmp_pat
 def test_checkpoint_of_transformers_bare_or_mlm_is_read(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = hf_config(SHARED[name])
+    config = hf_config(HF_SHAPES[name])
     for auto, missing_pooler in ((transformers.AutoModel, False), (transformers.AutoModelForMaskedLM, True)):
         auto.from_config(config).save_pretrained(tmp_path)
-        model = PretrainingModel(SHARED[name])
+        model = PretrainingModel(HF_SHAPES[name])
         read_into(model, tmp_path)
         new = {n.rpartition(".")[0] for n in model.state_dict().keys() - hub.read_checkpoint(tmp_path).tensors.keys()}
         assert ("encoder.pooler" in new) == missing_pooler
@@ -126,7 +126,7 @@ def test_checkpoint_untied_masked_head_is_left_out(
 ) -> None:
     """With the word embeddings instead of the head's own matrix, it would silently predict other words."""
     for auto in (transformers.AutoModelForPreTraining, transformers.AutoModelForMaskedLM):
-        config = hf_config(SHARED[name])
+        config = hf_config(HF_SHAPES[name])
         config.tie_word_embeddings = False
         theirs = auto.from_config(config)
         shake(theirs)
@@ -195,9 +195,9 @@ def test_checkpoint_config_missing_keys_have_defaults() -> None:
 # ---------------------------------------------------------------- round trips
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 def test_checkpoint_round_trip_is_bit_identical(name: str, tmp_path: Path) -> None:
-    model = PretrainingModel(ALL[name])
+    model = PretrainingModel(ALL_SHAPES[name])
     shake(model)
     first = saved(model, tmp_path / "first", "ForPreTraining")
     loaded = PretrainingModel(hub.read_checkpoint(first).config)
@@ -272,9 +272,12 @@ def test_checkpoint_config_of_another_shape_raises(tensors: dict[str, Tensor], t
 def test_checkpoint_with_extra_encoder_tensors_raises(tmp_path: Path) -> None:
     for number, (full_config, smaller_config) in enumerate(
         (
-            (SHARED["BERT"], replace(SHARED["BERT"], num_hidden_layers=2)),
-            (SHARED["as many groups as layers"], TINY),
-            (OWN["attention shared"], replace(OWN["attention shared"], num_hidden_layers=2)),
+            (HF_SHAPES["BERT"], replace(HF_SHAPES["BERT"], num_hidden_layers=2)),
+            (HF_SHAPES["as many groups as layers"], TINY),
+            (
+                ALBERT_ONLY_SHAPES["attention shared"],
+                replace(ALBERT_ONLY_SHAPES["attention shared"], num_hidden_layers=2),
+            ),
         )
     ):
         directory = saved(PretrainingModel(full_config), tmp_path / f"{number}-full", "ForPreTraining")

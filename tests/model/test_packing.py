@@ -16,7 +16,7 @@ from albert_cli.data.batches import PackedBatch
 from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel, SequenceClassifier
 from albert_cli.model.packing import pack, round_up
-from tests.helpers.shapes import ALL, TINY, random_batch, shake
+from tests.helpers.shapes import ALL_SHAPES, TINY, random_batch, shake
 
 CPU = torch.device("cpu")
 LENGTHS = (20, 3, 11, 2, 7)
@@ -44,9 +44,9 @@ def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> bool:
     return actual.shape == expected.shape and bool(torch.allclose(actual, expected, rtol=tolerance, atol=tolerance))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 def test_packing_each_shape_equals_one_by_one(name: str) -> None:
-    model = PretrainingModel(ALL[name]).eval()
+    model = PretrainingModel(ALL_SHAPES[name]).eval()
     shake(model)
     batch = random_batch(LENGTHS)
     packed = model(pack(batch, CPU, batch.masked_index))
@@ -66,10 +66,10 @@ def test_packing_any_lengths_equal_one_by_one(lengths: list[int], seed: int) -> 
     assert close(model(pack(batch, CPU)), torch.cat(single))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 @pytest.mark.parametrize("lengths", [LENGTHS, (9, 9, 9)], ids=["ragged", "equal"])
 def test_packing_required_rows_equal_all_rows(name: str, lengths: tuple[int, ...]) -> None:
-    encoder = Encoder(ALL[name]).double()
+    encoder = Encoder(ALL_SHAPES[name]).double()
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)
@@ -125,13 +125,13 @@ def test_packing_rounding_adds_little_and_gives_few_counts(count: int) -> None:
     assert len({round_up(n) for n in range(count + 1, 2 * count + 1)}) <= 17
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 @pytest.mark.parametrize("all_rows", [False, True], ids=["rows", "tokens"])
 @pytest.mark.parametrize(
     "lengths", [LENGTHS, (9, 9, 9), (8, 8, 8, 8), (8,) * 65], ids=["ragged", "equal", "full", "no free cell"]
 )
 def test_packing_filler_leaves_outputs_equal(name: str, all_rows: bool, lengths: tuple[int, ...]) -> None:
-    encoder = Encoder(ALL[name]).double()
+    encoder = Encoder(ALL_SHAPES[name]).double()
     shake(encoder)
     batch = random_batch(lengths)
     tokens = pack(batch, CPU, batch.masked_index)

@@ -29,7 +29,7 @@ from tests.helpers.hugging_face import (
     read_all_into,
     saved,
 )
-from tests.helpers.shapes import SHARED, TINY, random_batch, shake
+from tests.helpers.shapes import HF_SHAPES, TINY, random_batch, shake
 
 LENGTHS = (20, 3, 11, 2, 7, 16)  # padded to 20; every sequence has both segments
 WIDE = replace(
@@ -48,7 +48,7 @@ WIDTHS: dict[str, ModelConfig] = {
 # the names of the encoder's weights have a prefix (`pretraining`) or none (`bare`).
 COMBINATIONS = [
     (shape, name)
-    for shape in SHARED
+    for shape in HF_SHAPES
     for name in HEADS
     if shape in ("one group", "BERT") or name in ("pretraining", "bare")
 ]
@@ -57,7 +57,7 @@ COMBINATIONS = [
 @pytest.mark.parametrize(("shape", "name"), COMBINATIONS)
 def test_parity_our_checkpoint_gives_equal_outputs(shape: str, name: str, tmp_path: Path) -> None:
     head = HEADS[name]
-    ours = head.make(SHARED[shape])
+    ours = head.make(HF_SHAPES[shape])
     shake(ours)
     directory = saved(ours, tmp_path / "ours", head.architecture, head.labels)
     theirs = load_with_transformers(head.auto, directory)
@@ -71,11 +71,11 @@ def test_parity_our_checkpoint_gives_equal_outputs(shape: str, name: str, tmp_pa
 @pytest.mark.parametrize(("shape", "name"), COMBINATIONS)
 def test_parity_round_trip_from_transformers_is_equal(shape: str, name: str, tmp_path: Path) -> None:
     head, batch = HEADS[name], random_batch(LENGTHS, seed=1)
-    theirs = new_of_theirs(head, SHARED[shape])
+    theirs = new_of_theirs(head, HF_SHAPES[shape])
     shake(theirs)
     theirs.save_pretrained(tmp_path / "theirs")
     checkpoint = hub.read_checkpoint(tmp_path / "theirs")
-    assert checkpoint.config.blocks() == SHARED[shape].blocks()
+    assert checkpoint.config.blocks() == HF_SHAPES[shape].blocks()
     ours = head.make(checkpoint.config)
     read_all_into(ours, tmp_path / "theirs")
     assert_same_outputs(head, ours, theirs, batch)
@@ -165,7 +165,7 @@ def test_parity_old_official_config_is_read(tmp_path: Path) -> None:
 
 def test_parity_old_layer_norm_names_are_read(tmp_path: Path) -> None:
     head = HEADS["pretraining"]
-    theirs = new_of_theirs(head, SHARED["BERT"])
+    theirs = new_of_theirs(head, HF_SHAPES["BERT"])
     shake(theirs)
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     tensors = {}
@@ -174,7 +174,7 @@ def test_parity_old_layer_norm_names_are_read(tmp_path: Path) -> None:
         tensors[prefix + old[f"LayerNorm.{leaf}"] if prefix else name] = tensor.clone()
     assert sum(name.endswith((".gamma", ".beta")) for name in tensors) == 2 * (2 * TINY.num_hidden_layers + 2)
     save_file(tensors, tmp_path / WEIGHTS_FILE)
-    store.write_json(tmp_path / "config.json", hf_config(SHARED["BERT"]).to_dict())
-    ours = head.make(SHARED["BERT"])
+    store.write_json(tmp_path / "config.json", hf_config(HF_SHAPES["BERT"]).to_dict())
+    ours = head.make(HF_SHAPES["BERT"])
     read_all_into(ours, tmp_path)
     assert_same_outputs(head, ours, theirs, random_batch(LENGTHS))

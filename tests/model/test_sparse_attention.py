@@ -21,7 +21,7 @@ from albert_cli.model.encoder import Encoder
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import PackedTokens, PaddedLayout, pack
 from albert_cli.model.sparse_attention import MAX_QUESTION_TOKENS, attend_flex, build_local_layouts, make_flex_masks
-from tests.helpers.shapes import TINY, assert_half_is_close, random_batch, shake
+from tests.helpers.shapes import TINY, assert_bf16_is_close, random_batch, shake
 
 CPU = torch.device("cpu")
 HEADS, SIZE = 2, 4
@@ -152,7 +152,7 @@ def test_sparse_model_packed_equals_one_by_one(config: ModelConfig) -> None:
 
 @BOTH
 def test_sparse_attention_half_precision_is_close_to_fp32(config: ModelConfig) -> None:
-    assert_half_is_close(Encoder(replace(config, initializer_range=0.1)), random_batch((120, 3, 211)))
+    assert_bf16_is_close(Encoder(replace(config, initializer_range=0.1)), random_batch((120, 3, 211)))
 
 
 @BOTH

@@ -18,7 +18,7 @@ from albert_cli.model import hub
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.weight_files import WEIGHTS_FILE, describe_repository
 from tests.helpers.hugging_face import HEADS, assert_same_outputs, hf_config, read_into
-from tests.helpers.shapes import SHARED, random_batch, shake
+from tests.helpers.shapes import HF_SHAPES, random_batch, shake
 
 LAYOUTS = ("sharded safetensors", "pickled", "sharded pickled")
 
@@ -45,7 +45,7 @@ def save_as(model: transformers.PreTrainedModel, directory: Path, layout: str) -
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["one group", "BERT"])
 def test_read_checkpoint_layout_gives_transformers_outputs(name: str, layout: str, tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED[name])).eval()
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES[name])).eval()
     shake(theirs)
     save_as(theirs, tmp_path, layout)
     ours = PretrainingModel(hub.read_checkpoint(tmp_path).config)
@@ -54,7 +54,7 @@ def test_read_checkpoint_layout_gives_transformers_outputs(name: str, layout: st
 
 
 def test_read_checkpoint_missing_shard_is_named(tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     save_as(theirs, tmp_path, "sharded safetensors")
     shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
     shard.unlink()
@@ -68,7 +68,7 @@ def test_read_checkpoint_missing_shard_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["under a key", "with a prefix", "decoder alone", "without model_type"])
 def test_read_checkpoint_variants_give_the_same_tensors(variant: str, tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     save_as(theirs, tmp_path, "pickled")
     expected = hub.read_checkpoint(tmp_path).tensors
     tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
@@ -89,7 +89,7 @@ def test_read_checkpoint_variants_give_the_same_tensors(variant: str, tmp_path: 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 def test_read_checkpoint_quantized_weights_are_rejected(dtype: torch.dtype, tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     save_as(theirs, tmp_path, "pickled")
     tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
     tensors["bert.pooler.dense.weight"] = tensors["bert.pooler.dense.weight"].to(dtype)
@@ -101,7 +101,7 @@ def test_read_checkpoint_quantized_weights_are_rejected(dtype: torch.dtype, tmp_
 
 @pytest.mark.parametrize("variant", ["expanded", "sparse", "meta"])
 def test_read_checkpoint_values_not_in_file_are_rejected(variant: str, tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     save_as(theirs, tmp_path, "pickled")
     tensors = torch.load(tmp_path / "pytorch_model.bin", weights_only=True)
     weight = tensors["bert.pooler.dense.weight"]
@@ -113,7 +113,7 @@ def test_read_checkpoint_values_not_in_file_are_rejected(variant: str, tmp_path:
 
 
 def test_read_checkpoint_compressed_archive_is_rejected(tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     save_as(theirs, tmp_path, "pickled")
     path = tmp_path / "pytorch_model.bin"
     torch.save(torch.load(path, weights_only=True) | {"filler": torch.zeros(1_000_000)}, path)
@@ -128,7 +128,7 @@ def test_read_checkpoint_compressed_archive_is_rejected(tmp_path: Path) -> None:
 
 def test_read_checkpoint_quantization_config_is_rejected(tmp_path: Path) -> None:
     """With 4 bits per weight, the file is too small for the shape."""
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     save_as(theirs, tmp_path, "pickled")
     values = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, "quantization_config": {"load_in_4bit": True}}))
@@ -139,7 +139,7 @@ def test_read_checkpoint_quantization_config_is_rejected(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_read_checkpoint_nonfinite_weights_are_rejected(value: float, tmp_path: Path) -> None:
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     theirs.bert.pooler.dense.weight.data[3, 5] = value
     save_as(theirs, tmp_path, "pickled")
     with pytest.raises(CheckpointError, match=r"bert\.pooler\.dense\.weight has values that are not finite"):
@@ -153,7 +153,7 @@ class _Attack:
 
 def test_read_checkpoint_pickled_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(SHARED["BERT"]))
+    theirs = transformers.AutoModelForPreTraining.from_config(hf_config(HF_SHAPES["BERT"]))
     save_as(theirs, tmp_path, "pickled")
     size = (tmp_path / "pytorch_model.bin").stat().st_size
     torch.save({"weight": _Attack(), "filler": torch.zeros(size)}, tmp_path / "pytorch_model.bin")

@@ -228,7 +228,7 @@ def test_masked_words_are_spelled_as_in_the_vocabulary(lowercase: bool, word: st
     words = ("Harbor", "Deck", "Wave", "Rail", "Sail", "Track", "Signal", "Boat")
     (tmp_path / "text.txt").write_text("\n\n".join(map(" ".join, permutations(words, 3))))
     settings = build_vocabulary.VocabularySettings(size=size, cleaning=Cleaning(lowercase=lowercase))
-    build_vocabulary.build([str(tmp_path / "text.txt")], tmp_path / "vocabulary", settings)
+    build_vocabulary.build_vocabulary([str(tmp_path / "text.txt")], tmp_path / "vocabulary", settings)
     vocabulary = Vocabulary.load(tmp_path / "vocabulary")
     texts = [" ".join(["Harbor"] * count) for count in range(20)]
     masked = list(_mask_one_word(texts, vocabulary, 128))

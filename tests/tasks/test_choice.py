@@ -99,7 +99,7 @@ def test_choice_logits_equal_transformers(tuned: Path, race: Path) -> None:
     lines = predictions(tuned / "predictions.dev.jsonl")
     for example, line in zip(RACE_TASKS["race"].read("dev", str(race)), lines, strict=True):
         inputs = tokenizer(
-            [example.passage] * 4, example.answers, truncation="only_first", max_length=64, padding=True,
+            [example.passage] * 4, example.qa_texts, truncation="only_first", max_length=64, padding=True,
             return_tensors="pt",
         )  # fmt: skip
         with torch.inference_mode():

@@ -154,7 +154,7 @@ def test_reorder_labels_without_the_head_names_the_remedy() -> None:
     pretrained = with_labels()
     with pytest.raises(CheckpointError, match="has no classifier"):
         GLUE["rte"].reorder_labels(pretrained)
-    with pytest.raises(CheckpointError, match="has no head that finds answers") as raised:
+    with pytest.raises(CheckpointError, match="has no question-answering head") as raised:
         SQUAD["squad2"].reorder_labels(pretrained)
     assert "mini/squad1" in str(raised.value.hint)
     with pytest.raises(CheckpointError, match="has no multiple-choice head"):

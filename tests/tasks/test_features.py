@@ -15,7 +15,7 @@ from albert_cli.randomness import epoch_order
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.glue import GLUE
-from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.letters import Letters, letters
 
@@ -130,7 +130,7 @@ def test_encode_equals_hugging_face_tokenizer(shared_data: Path, tmp_path: Path)
     glue = str(shared_data / "glue")
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{e.text_a}\n{e.text_b}\n" for e in mrpc.read("train", glue)), encoding="utf-8")
-    build([str(text)], tmp_path / "vocabulary", VocabularySettings(1000))
+    build_vocabulary([str(text)], tmp_path / "vocabulary", VocabularySettings(1000))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "vocabulary")
     examples = [*mrpc.read("dev", glue), *GLUE["cola"].read("dev", glue)]
     features = encode(examples, Vocabulary.load(tmp_path / "vocabulary"), 512)

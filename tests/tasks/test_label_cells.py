@@ -1,4 +1,4 @@
-"""Labels of tables: classes, values, missing values and other numbers than expected."""
+"""Tests of `tasks.label_cells`: classes, values, missing values, and numbers in other formats."""
 
 from __future__ import annotations
 

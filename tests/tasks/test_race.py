@@ -58,9 +58,9 @@ def test_read_race_reads_a_file_per_passage(tmp_path: Path) -> None:
     ]
     first, empty, quote = examples[1:4]
     assert first.passage == AWKWARD["article"] and "\u2028" in first.passage
-    assert first.answers == ["A and A came .", "B and B came .", "C and C came .", "D and D came ."]
-    assert empty.answers == ["Why?", "Why? b_c", "Why? c", "Why? d"]
-    assert quote.answers == ['What is "it x'] * 4
+    assert first.qa_texts == ["A and A came .", "B and B came .", "C and C came .", "D and D came ."]
+    assert empty.qa_texts == ["Why?", "Why? b_c", "Why? c", "Why? d"]
+    assert quote.qa_texts == ['What is "it x'] * 4
     for level, size in (("middle", 1), ("high", 4)):
         assert len(RACE_TASKS[f"race_{level}"].read("dev", str(tmp_path))) == size
 
@@ -179,8 +179,8 @@ def test_read_race_hub_hidden_answers_are_not_scored(tmp_path: Path) -> None:
         RACE.for_scoring("test").read("test", f"hf:{tmp_path}")
 
 
-def test_answers_long_blank_is_filled_once() -> None:
-    result = ChoiceExample("0", "", "She ____ it, \\1 _ .", ("saw", "\\g<0>"), 0).answers
+def test_qa_texts_long_blank_is_filled_once() -> None:
+    result = ChoiceExample("0", "", "She ____ it, \\1 _ .", ("saw", "\\g<0>"), 0).qa_texts
     assert result == ["She saw it, \\1 saw .", "She \\g<0> it, \\1 \\g<0> ."]
 
 
@@ -189,11 +189,11 @@ def test_answers_long_blank_is_filled_once() -> None:
 
 def plain(example: ChoiceExample, choice: int, limit: int) -> tuple[list[int], list[int]]:
     """The rule as it is written: the last 128 of question and option, then the passage from its beginning."""
-    passage, answer = letters().encode_batch([example.passage, example.answers[choice]])
-    answer = answer[-min(128, (limit - 2) // 2) :]
-    passage = passage[: limit - 3 - len(answer)]
-    ids = [2, *passage, 3, *answer, 3]
-    return ids, [0] * (len(passage) + 2) + [1] * (len(answer) + 1)
+    passage, qa = letters().encode_batch([example.passage, example.qa_texts[choice]])
+    qa = qa[-min(128, (limit - 2) // 2) :]
+    passage = passage[: limit - 3 - len(qa)]
+    ids = [2, *passage, 3, *qa, 3]
+    return ids, [0] * (len(passage) + 2) + [1] * (len(qa) + 1)
 
 
 OPTIONS = st.lists(st.text("xy", max_size=90), min_size=3, max_size=3)
@@ -231,7 +231,7 @@ def test_encode_race_cut_question_counts_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "answer"),
+    ("question", "qa_text"),
     [
         ("She felt _ .", "She felt A1 ."),
         ("She felt ____.", "She felt A1."),
@@ -243,5 +243,5 @@ def test_encode_race_cut_question_counts_once() -> None:
         ("The name snake_case is _ .", "The name snake_case is A1 ."),
     ],
 )
-def test_choice_answers_replace_blanks_but_no_words(question: str, answer: str) -> None:
-    assert ChoiceExample("q", "", question, ("A1", "B1"), None).answers[0] == answer
+def test_choice_qa_texts_replace_blanks_but_no_words(question: str, qa_text: str) -> None:
+    assert ChoiceExample("q", "", question, ("A1", "B1"), None).qa_texts[0] == qa_text

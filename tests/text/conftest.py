@@ -12,7 +12,7 @@ from albert_cli.text.vocabulary import Vocabulary
 @pytest.fixture(scope="session")
 def vocabulary_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("text") / "vocabulary"
-    build_vocabulary.build(["docs:stdlib"], out, VocabularySettings(2000, sample_size=12_000))
+    build_vocabulary.build_vocabulary(["docs:stdlib"], out, VocabularySettings(2000, sample_size=12_000))
     return out
 
 

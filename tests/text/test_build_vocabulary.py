@@ -15,7 +15,7 @@ from albert_cli import store
 from albert_cli.errors import BusyError, CheckpointError, ConfigError, InputError
 from albert_cli.inspection import inspect_directory
 from albert_cli.store.temporaries import temporary_sibling
-from albert_cli.text.build_vocabulary import VocabularySettings, build, format_summary
+from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary, format_summary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.read_settings import FileFormat, ReadSettings
 from albert_cli.text.vocabulary import Vocabulary
@@ -47,24 +47,30 @@ def test_build_writes_a_report(vocabulary_dir: Path) -> None:
     assert len(report["tokens"]["longest_pieces"]) == 10
 
 
-def test_build_again_is_up_to_date_others_rejected(tmp_path: Path) -> None:
+def test_build_again_is_up_to_date(tmp_path: Path) -> None:
     source = str(write_numbered_sentences(tmp_path))
     out = tmp_path / "out"
-    first = build([source], out, VocabularySettings(120))
+    first = build_vocabulary([source], out, VocabularySettings(120))
     before = {p.name: p.stat().st_mtime_ns for p in out.iterdir()}
-    again = build([source], out, VocabularySettings(120))
+    again = build_vocabulary([source], out, VocabularySettings(120))
     assert (first.up_to_date, again.up_to_date) == (False, True)
     assert replace(first, up_to_date=True) == again
     assert {p.name: p.stat().st_mtime_ns for p in out.iterdir()} == before
     assert first.report.tokens.pruned[1].size == 60
+    format_summary(first)
+
+
+def test_build_with_other_settings_is_rejected(tmp_path: Path) -> None:
+    source = str(write_numbered_sentences(tmp_path))
+    out = tmp_path / "out"
+    build_vocabulary([source], out, VocabularySettings(120))
     with pytest.raises(BusyError, match=r"other settings \(size\)"):
-        build([source], out, VocabularySettings(121))
+        build_vocabulary([source], out, VocabularySettings(121))
     with pytest.raises(BusyError, match=r"other settings \(cleaning\)"):
-        build([source], out, VocabularySettings(120, Cleaning(lowercase=False)))
+        build_vocabulary([source], out, VocabularySettings(120, Cleaning(lowercase=False)))
     write_numbered_sentences(tmp_path, 2999)
     with pytest.raises(BusyError, match=r"other settings \(sources\)"):
-        build([source], out, VocabularySettings(120))
-    format_summary(first)
+        build_vocabulary([source], out, VocabularySettings(120))
 
 
 @pytest.mark.parametrize(
@@ -76,21 +82,21 @@ def test_build_of_renamed_file_compares_its_format(
 ) -> None:
     source = write_numbered_sentences(tmp_path)
     settings = VocabularySettings(120, read=ReadSettings(format=file_format))
-    build([str(source)], tmp_path / "out", settings)
+    build_vocabulary([str(source)], tmp_path / "out", settings)
     renamed = str(source.rename(tmp_path / name))
     if is_same_text:
-        assert build([renamed], tmp_path / "out", settings).up_to_date
+        assert build_vocabulary([renamed], tmp_path / "out", settings).up_to_date
     else:
         with pytest.raises(BusyError, match=r"other settings \(sources\)"):
-            build([renamed], tmp_path / "out", settings)
+            build_vocabulary([renamed], tmp_path / "out", settings)
 
 
 def test_build_of_equal_text_gives_equal_bytes(tmp_path: Path) -> None:
     source = str(write_numbered_sentences(tmp_path))
     for name in ("a", "b"):
-        build([source], tmp_path / name, VocabularySettings(120, sample_size=1000))
+        build_vocabulary([source], tmp_path / name, VocabularySettings(120, sample_size=1000))
     assert (tmp_path / "a" / "spiece.model").read_bytes() == (tmp_path / "b" / "spiece.model").read_bytes()
-    build([source], tmp_path / "c", VocabularySettings(120, sample_size=1000, seed=1))
+    build_vocabulary([source], tmp_path / "c", VocabularySettings(120, sample_size=1000, seed=1))
     assert (tmp_path / "a" / "spiece.model").read_bytes() != (tmp_path / "c" / "spiece.model").read_bytes()
 
 
@@ -102,7 +108,7 @@ ODD_TEXTS = {
     "one letter": "a\n" * 3000,
     "nothing visible": "\u200b\u200c\u200d\ufeff\n" * 100,
     "many characters": "\n".join(chr(0x20000 + i) for i in range(3000)),
-    "no characters at all": "\ufdd0\ufdd1\uffff a b\n" * 300,
+    "noncharacters": "\ufdd0\ufdd1\uffff a b\n" * 300,
     "special tokens": "[CLS] and [MASK] <pad> <unk> [SEP] ( ) £\n" * 300,
 }
 
@@ -113,12 +119,12 @@ def test_build_of_odd_text_names_a_size_that_works(tmp_path: Path, text: str) ->
     out = tmp_path / "out"
     source.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"at most .* tokens, not 30,000") as raised:
-        build([str(source)], out)
+        build_vocabulary([str(source)], out)
     assert not out.exists()
     match = re.search(r"--size (\d+)", raised.value.hint or "")
     assert match
     size = int(match[1])
-    assert build([str(source)], out, VocabularySettings(size)).report.request.settings.size == size
+    assert build_vocabulary([str(source)], out, VocabularySettings(size)).report.request.settings.size == size
     assert Vocabulary.load(out).size == size
 
 
@@ -147,7 +153,7 @@ def test_build_impossible_request_is_rejected(
     source = tmp_path / "a.txt"
     source.write_text(text, encoding="utf-8")
     with pytest.raises(error, match=message) as raised:
-        build([str(source)], tmp_path / "out", VocabularySettings(size))
+        build_vocabulary([str(source)], tmp_path / "out", VocabularySettings(size))
     assert error is ConfigError or str(source) in str(raised.value)
     assert list(tmp_path.iterdir()) == [source]
 
@@ -164,50 +170,51 @@ def test_build_impossible_request_is_rejected(
 )
 def test_build_impossible_option_is_rejected(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build([str(write_numbered_sentences(tmp_path))], tmp_path / "out", VocabularySettings(100, **options))
+        build_vocabulary(
+            [str(write_numbered_sentences(tmp_path))], tmp_path / "out", VocabularySettings(100, **options)
+        )
     assert not (tmp_path / "out").exists()
 
 
-def test_build_killed_leaves_nothing_readable_resumes(tmp_path: Path) -> None:
+def test_build_after_kill_resumes_to_the_same_vocabulary(tmp_path: Path) -> None:
     source = write_numbered_sentences(tmp_path, 12_000)
     out = tmp_path / "out"
     whole = tmp_path / "whole"
-    build([str(source)], whole, VocabularySettings(400))
+    build_vocabulary([str(source)], whole, VocabularySettings(400))
     conditions: list[Callable[[], bool]] = [
         lambda: (out / "request.json").exists(),
         lambda: bool(list(out.glob(".publish.*.tmp/*"))),
         lambda: any((out / name).exists() for name in ("spiece.model", "tokenizer.json", "vocabulary.json")),
     ]
     for number, condition in enumerate(conditions):
-        process = start(tmp_path / f"log-{number}", "vocab", source, "--out", out, "--size", 400)
-        process.reaches(condition)
-        process.process.kill()
-        assert process.wait() in (0, -9), process.printed_text()
+        run = start(tmp_path / f"log-{number}", "vocab", source, "--out", out, "--size", 400)
+        run.reaches(condition)
+        assert run.kill() in (0, -9), run.printed_text()
         if not (out / "manifest.json").exists():
             with pytest.raises(CheckpointError):
                 Vocabulary.load(out)
             assert "unfinished vocabulary" in inspect_directory(out).format()
-    result = build([str(source)], out, VocabularySettings(400))
+    result = build_vocabulary([str(source)], out, VocabularySettings(400))
     assert result.fingerprint == store.fingerprint(whole)
     assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
 
 
 def test_build_killed_between_files_is_repaired(tmp_path: Path) -> None:
-    """Build again after a kill that left the request file next to the manifest, and after one before the manifest."""
+    """Build again after two kills: before the request file is removed, and before the manifest is written."""
     source = str(write_numbered_sentences(tmp_path))
     out = tmp_path / "out"
-    first = build([source], out, VocabularySettings(120))
+    first = build_vocabulary([source], out, VocabularySettings(120))
     request = store.read_json(out / "vocabulary.json")["request"]
     store.write_json(out / "request.json", request)
     leftover = temporary_sibling(out / "publish")
     leftover.mkdir()
-    again = build([source], out, VocabularySettings(120))
+    again = build_vocabulary([source], out, VocabularySettings(120))
     assert again.up_to_date
     assert not (out / "request.json").exists() and not leftover.exists()
     store.write_json(out / "request.json", request)
     (out / "manifest.json").unlink()
     (out / "tokenizer.json").unlink()
-    again = build([source], out, VocabularySettings(120))
+    again = build_vocabulary([source], out, VocabularySettings(120))
     assert not again.up_to_date
     assert again.fingerprint == first.fingerprint
 

@@ -14,7 +14,7 @@ from tokenizers import ByteLevelBPETokenizer, CharBPETokenizer
 from transformers import AlbertTokenizer, AutoTokenizer
 
 from albert_cli.errors import CheckpointError
-from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.tokenizers_vocabulary import TokenizersVocabulary
@@ -31,7 +31,7 @@ def test_vocabulary_saved_by_transformers_is_the_same(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(lines_of_eight_languages(4000)), encoding="utf-8")
-    build([str(text)], tmp_path / "ours", VocabularySettings(600, cleaning=cleaning))
+    build_vocabulary([str(text)], tmp_path / "ours", VocabularySettings(600, cleaning=cleaning))
     ours = Vocabulary.load(tmp_path / "ours")
     AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved" / "spiece.model").exists()
@@ -49,7 +49,7 @@ def test_vocabulary_saved_by_transformers_is_the_same(
 
 
 def test_other_normalizer_keeps_the_tokenizers_backend(tmp_path: Path) -> None:
-    build([str(write_numbered_sentences(tmp_path))], tmp_path / "ours", VocabularySettings(120))
+    build_vocabulary([str(write_numbered_sentences(tmp_path))], tmp_path / "ours", VocabularySettings(120))
     AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "saved")
     path = tmp_path / "saved" / "tokenizer.json"
     content = json.loads(path.read_text())

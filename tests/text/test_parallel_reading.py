@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from albert_cli import executor
-from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary
 from albert_cli.text.parallel_reading import sample_work_units
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.work_units import WorkUnit, split_sources
@@ -34,10 +34,10 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def test_vocabulary_is_equal_for_any_number_of_workers(tmp_path: Path, sources_in_parts: list[str]) -> None:
     settings = VocabularySettings(300, sample_size=1000)
-    built = build(sources_in_parts, tmp_path / "one", settings, workers=1)
+    built = build_vocabulary(sources_in_parts, tmp_path / "one", settings, workers=1)
     assert built.report.sentences.read > 1000
     assert len(built.report.request.sources) > 15
-    build(sources_in_parts, tmp_path / "two", settings, workers=2)
+    build_vocabulary(sources_in_parts, tmp_path / "two", settings, workers=2)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 

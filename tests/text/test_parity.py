@@ -84,7 +84,7 @@ def english(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path
     if named := os.environ.get("ALBERT_TEST_VOCABULARY"):
         return Path(named)
     out = tmp_path_factory.mktemp("parity") / "vocabulary"
-    build_vocabulary.build(
+    build_vocabulary.build_vocabulary(
         [str(shared_data / "corpus" / "enwiki-small.jsonl")], out, VocabularySettings(8000, sample_size=20_000)
     )
     return out
@@ -112,7 +112,7 @@ def test_ids_of_other_scripts_are_equal(tmp_path: Path, cleaning: Cleaning) -> N
     """Compare 1,000 sentences of each of eight languages in seven scripts."""
     for language in LANGUAGES:
         (tmp_path / f"{language}.txt").write_text("\n".join(sentences(language)), encoding="utf-8")
-    build_vocabulary.build([str(tmp_path)], tmp_path / "out", VocabularySettings(600, cleaning))
+    build_vocabulary.build_vocabulary([str(tmp_path)], tmp_path / "out", VocabularySettings(600, cleaning))
     assert store.read_json(tmp_path / "out" / "vocabulary.json")["tokens"]["unknown_rate"] < 0.001
     for language in LANGUAGES:
         texts = sentences(language)

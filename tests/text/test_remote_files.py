@@ -13,7 +13,7 @@ from albert_cli.text.remote_files import (
     list_files,
     open_remote,
     read_remote_file,
-    request_missing,
+    request_missing_versions,
     supports_ranges,
     translate_remote_errors,
 )
@@ -108,7 +108,7 @@ def test_read_remote_file_quotes_are_no_part_of_an_etag() -> None:
 def test_request_missing_requests_only_unlisted_files() -> None:
     listed = remote_files.RemoteFile("https://nowhere.invalid/a.txt", 1, 2)
     with run_server(WebServer(TEXT)) as server:
-        files = request_missing({listed.url: listed, server.url: None})
+        files = request_missing_versions({listed.url: listed, server.url: None})
         assert server.requests == ["HEAD /all.txt"]
     assert files[listed.url] is listed
     assert files[server.url].size == len(TEXT)

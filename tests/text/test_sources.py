@@ -53,7 +53,7 @@ def test_resolve_weight_unless_a_file_has_that_name(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="weight") as raised:
             resolve_sources([f"{tmp_path}/{bad}"])
         assert raised.value.hint == "a weight is a number such as 2 or 0.3"
-    with pytest.raises(ConfigError, match="named twice"):
+    with pytest.raises(ConfigError, match="listed twice"):
         resolve_sources([f"{tmp_path}/a.txt", f"{tmp_path}/a.txt@2"])
 
 
@@ -76,7 +76,7 @@ def test_resolve_file_by_two_names_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert [source.name for source in resolve_sources(["a.txt", f"{tmp_path}/a.txt", f"../{tmp_path.name}/a.txt"])] == [
         "a.txt"
     ]
-    with pytest.raises(ConfigError, match="named twice"):
+    with pytest.raises(ConfigError, match="listed twice"):
         resolve_sources(["a.txt", f"{tmp_path}/a.txt@2"])
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.text.build_vocabulary import VocabularySettings, build, read_symbols
+from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary, read_symbols
 from albert_cli.text.clean import Cleaning, NormalForm, clean
 from albert_cli.text.corpus import read_documents
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
@@ -59,7 +59,7 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     options = VocabularySettings(
         size=304, cleaning=request.param, symbols=tuple(SYMBOLS), byte_fallback=True, character_coverage=1.0
     )
-    build([str(folder / "a.txt")], folder / "out", options)
+    build_vocabulary([str(folder / "a.txt")], folder / "out", options)
     return load_sentencepiece(folder / "out")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import prune_vocabulary
 from tests.helpers.text_files import write_numbered_sentences
@@ -53,7 +53,7 @@ def test_train_rounds_scores(small_vocabulary: SentencePieceVocabulary) -> None:
 
 
 def test_train_makes_no_piece_with_digit_and_comma(tmp_path: Path) -> None:
-    build([str(write_numbered_sentences(tmp_path))], tmp_path / "out", VocabularySettings(120))
+    build_vocabulary([str(write_numbered_sentences(tmp_path))], tmp_path / "out", VocabularySettings(120))
     v = load_sentencepiece(tmp_path / "out")
     assert not [piece for piece in v.pieces if re.search(r"\d,$", piece)]
     pieces = [v.pieces[i] for i in v.encode("In 1911, ships")]

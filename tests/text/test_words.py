@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from albert_cli.text.build_vocabulary import VocabularySettings, build
+from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary
 from albert_cli.text.clean import Cleaning
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.unigram import USER_DEFINED_SYMBOLS
@@ -44,7 +44,9 @@ def test_script_rule_starts_words_only_after_spaces(language: str, tmp_path: Pat
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences(language)), encoding="utf-8")
     cleaning = Cleaning(strip_accents=False, normal_form="NFKC")
-    build([str(text)], tmp_path / "vocabulary", VocabularySettings(size=VOCABULARY_SIZES[language], cleaning=cleaning))
+    build_vocabulary(
+        [str(text)], tmp_path / "vocabulary", VocabularySettings(size=VOCABULARY_SIZES[language], cleaning=cleaning)
+    )
     vocabulary = Vocabulary.load(tmp_path / "vocabulary")
     for sentence in sentences(language)[::50]:
         ids = np.array(vocabulary.encode(sentence))

@@ -22,9 +22,9 @@ from tests.helpers.labeled import labeled
 from tests.helpers.results import run_result
 from tests.helpers.task_runs import as_text, summarize
 
-TRAIN = [TextExample("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
-VALUES = [TextExample("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
-DIFFERENT = np.array([[1.0, 0.0], [0.0, 1.0]])
+CLASS_EXAMPLES = [TextExample("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
+VALUE_EXAMPLES = [TextExample("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
+LOGITS_OF_BOTH_CLASSES = np.array([[1.0, 0.0], [0.0, 1.0]])
 
 
 def make_inputs(train: Sequence[Any], dev: Any) -> Inputs:
@@ -33,33 +33,34 @@ def make_inputs(train: Sequence[Any], dev: Any) -> Inputs:
 
 
 def write_journal(path: Path, losses: list[float]) -> Path:
-    """Write a journal with the losses of some evaluations and the loss of the last step."""
+    """Write a journal with the losses of some evaluations, and a training loss."""
     rows: list[dict[str, Any]] = [{"step": 10 * (i + 1), "eval": {"loss": loss}} for i, loss in enumerate(losses)]
-    rows.append({"step": rows[-1]["step"], "loss": 9.0})
+    rows.append({"step": rows[-1]["step"], "loss": 9.0})  # a training loss, which `find_collapse` must ignore
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 @pytest.mark.parametrize(
-    ("task", "outputs", "losses", "score", "expected"),
+    ("task", "outputs", "losses", "beats_majority", "expected"),
     [
-        ("sst2", DIFFERENT, [0.7, 0.3], 0.5, None),
-        ("sst2", [[1.0, 0.0]] * 3, [0.7, 0.3], 0.9, "one class for all inputs"),
-        ("sst2", DIFFERENT, [0.6, 0.56], 0.5, "loss at chance (lowest 0.560; the label frequencies alone give 0.562)"),
-        ("sst2", DIFFERENT, [0.6, 0.9], 0.8, None),  # overfitted, yet better than the majority
-        ("sst2", DIFFERENT, [0.5, 0.9], 0.4, None),
-        ("stsb", [[2.0], [2.001]], [3.0, 0.5], 0.5, "one value for all inputs"),
-        ("stsb", [[2.0], [3.0]], [2.7], 0.5, "loss at chance (lowest 2.700; the label frequencies alone give 2.667)"),
-        ("stsb", [[2.0], [3.0]], [3.0, 0.5], 0.5, None),
+        ("sst2", LOGITS_OF_BOTH_CLASSES, [0.7, 0.3], False, None),
+        ("sst2", [[1.0, 0.0]] * 3, [0.7, 0.3], True, "one class for all inputs"),
+        ("sst2", LOGITS_OF_BOTH_CLASSES, [0.6, 0.56], False,
+         "loss at chance (lowest 0.560; the label frequencies alone give 0.562)"),
+        ("sst2", LOGITS_OF_BOTH_CLASSES, [0.6, 0.9], True, None),  # overfitted, yet better than the majority
+        ("sst2", LOGITS_OF_BOTH_CLASSES, [0.5, 0.9], False, None),
+        ("stsb", [[2.0], [2.001]], [3.0, 0.5], False, "one value for all inputs"),
+        ("stsb", [[2.0], [3.0]], [2.7], False, "loss at chance (lowest 2.700; the label frequencies alone give 2.667)"),
+        ("stsb", [[2.0], [3.0]], [3.0, 0.5], False, None),
     ],
 )  # fmt: skip
 def test_find_collapse_returns_the_reason(
-    tmp_path: Path, task: str, outputs: Any, losses: list[float], score: float, expected: str | None
+    tmp_path: Path, task: str, outputs: Any, losses: list[float], beats_majority: bool, expected: str | None
 ) -> None:
     # Only whether labels and predictions vary matters, so their numbers need not be equal.
-    inputs = make_inputs(VALUES if task == "stsb" else TRAIN, labeled([0, 1, 1]))
+    inputs = make_inputs(VALUE_EXAMPLES if task == "stsb" else CLASS_EXAMPLES, labeled([0, 1, 1]))
     log = write_journal(tmp_path / "metrics.jsonl", losses)
-    reason = find_collapse(find_task(task), np.array(outputs), inputs, log, beats_majority=score > 0.5)
+    reason = find_collapse(find_task(task), np.array(outputs), inputs, log, beats_majority=beats_majority)
     assert reason == expected
 
 
@@ -68,9 +69,9 @@ def test_find_collapse_returns_the_reason(
 def test_find_collapse_dev_with_one_label_is_no_collapse(tmp_path: Path, task: str, labels: list[int]) -> None:
     outputs = np.array([[0.0] if task == "stsb" else [0.0, 1.0, 0.0, 0.0]] * len(labels))
     log = write_journal(tmp_path / "metrics.jsonl", [0.1])
-    inputs = make_inputs(TRAIN, labeled(labels))
+    inputs = make_inputs(CLASS_EXAMPLES, labeled(labels))
     assert find_collapse(find_task(task), outputs, inputs, log, beats_majority=True) is None
-    inputs = make_inputs(TRAIN, labeled([*labels, 0]))
+    inputs = make_inputs(CLASS_EXAMPLES, labeled([*labels, 0]))
     reason = find_collapse(find_task(task), outputs.repeat(2, axis=0), inputs, log, beats_majority=True)
     assert reason is not None and "all" in reason
 

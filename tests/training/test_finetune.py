@@ -260,9 +260,9 @@ def test_load_inputs_both_orders_doubles_the_pairs(prepared: PreparedTask, finis
     overrides = (*OVERRIDES[2:], 'table.text_pair="text_pair"', "schedule.epochs=4", "data.both_orders=true")
     both = prepare("table", str(finished), str(tmp_path), overrides, "cpu")
     inputs, size = both.load_inputs(), len(rows)
-    features = inputs.train
+    features = inputs.train_features
     assert isinstance(features, PairFeatures)
-    assert (len(features), len(inputs.train_examples), len(inputs.dev)) == (2 * size, size, size)
+    assert (len(features), len(inputs.train_examples), len(inputs.dev_features)) == (2 * size, size, size)
     for i in range(size):
         original, swapped = (features.batch(np.array([k]))[0] for k in (i, size + i))
         first, second = (original.ids[1:][original.segment_ids[1:] == k].tolist() for k in (0, 1))
@@ -360,27 +360,26 @@ def test_finetune_of_a_finished_run_restores_its_status(tuned: Path, prepared: P
 def test_finetune_resumes_after_kill_9_to_the_same_weights(
     tuned: Path, command: Sequence[object], tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
+    out = tmp_path / "run"
     conditions: list[Callable[[], bool]] = [
-        lambda: bool(list(run.glob("step-*"))),
-        lambda: 0 < store.read_json(run / "status.json")["step"] < 20,
-        lambda: bool(list(run.glob(".step-*.tmp/*"))),
-        lambda: (run / "step-00000020").exists(),
-        lambda: bool(list(run.glob(".publish.*.tmp/*"))),
+        lambda: bool(list(out.glob("step-*"))),
+        lambda: 0 < store.read_json(out / "status.json")["step"] < 20,
+        lambda: bool(list(out.glob(".step-*.tmp/*"))),
+        lambda: (out / "step-00000020").exists(),
+        lambda: bool(list(out.glob(".publish.*.tmp/*"))),
     ]
     for condition in conditions:
-        process = start(tmp_path / "log", *command, "--out", run)
-        process.reaches(condition)
-        process.process.kill()
-        assert process.wait() in (0, -9), process.printed_text()
-    code, printed = albert(tmp_path / "log", *command, "--out", run)
+        run = start(tmp_path / "log", *command, "--out", out)
+        run.reaches(condition)
+        assert run.kill() in (0, -9), run.printed_text()
+    code, printed = albert(tmp_path / "log", *command, "--out", out)
     assert code == 0, printed
     for name in (*MODEL_FILES, "predictions.dev.jsonl", "recipe.toml"):
-        assert (run / name).read_bytes() == (tuned / name).read_bytes(), name
-    assert without_seconds(store.read_json(run / "results.json")) == without_seconds(
+        assert (out / name).read_bytes() == (tuned / name).read_bytes(), name
+    assert without_seconds(store.read_json(out / "results.json")) == without_seconds(
         store.read_json(tuned / "results.json")
     )
-    assert not list(run.glob("step-*")) and not list(run.glob(".*.tmp"))
+    assert not list(out.glob("step-*")) and not list(out.glob(".*.tmp"))
 
 
 @needs_maps

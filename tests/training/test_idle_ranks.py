@@ -28,7 +28,11 @@ def test_parallel_speedup_is_limited_by_the_first_rank() -> None:
 @pytest.mark.parametrize(
     ("recipe", "ranks", "remedy"),
     [
-        (recipe_with(32, 32), 2, "1 of 2 processes: use -s train.micro_batch_size=16, which changes dropout"),
+        (
+            recipe_with(32, 32),
+            2,
+            "1 of 2 processes: use -s train.micro_batch_size=16, which samples other dropout masks",
+        ),
         (recipe_with(32, 1, BY_TOKENS), 2, "1 of 2 processes: use -s batch.micro_tokens=8192,"),
         (recipe_with(4, 1), 8, "4 of 8 processes: use --nproc 4, which is as fast"),
         (recipe_with(9, 3), 4, "3 of 4 processes: use --nproc 3, which is as fast"),

@@ -33,7 +33,7 @@ from albert_cli.training.optimizers import (
 from albert_cli.training.settings import OptimizerSettings
 from tests.helpers.nfs import is_mapped, needs_maps
 from tests.helpers.processes import start
-from tests.helpers.shapes import ALL, TINY
+from tests.helpers.shapes import ALL_SHAPES, TINY
 
 Arrays = dict[str, NDArray[Any]]
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -140,9 +140,9 @@ def test_lamb_accepts_strided_gradients() -> None:
     assert torch.equal(contiguous, strided)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL_SHAPES)
 def test_is_norm_or_bias_selects_exactly_those(name: str) -> None:
-    model = PretrainingModel(ALL[name])
+    model = PretrainingModel(ALL_SHAPES[name])
     by_module = set()
     for path, module in model.named_modules():
         for leaf, _ in module.named_parameters(recurse=False):

@@ -26,7 +26,7 @@ from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_
 from tests.helpers.hugging_face import HEADS, new_of_theirs
 from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import LAST, SHAPE, checkpoint_hashes, create_checkpoint
-from tests.helpers.shapes import OWN, SHARED, TINY, random_batch
+from tests.helpers.shapes import ALBERT_ONLY_SHAPES, HF_SHAPES, TINY, random_batch
 
 
 def logits(model: PretrainingModel) -> torch.Tensor:
@@ -107,9 +107,9 @@ def test_map_parent_sublayers_further_groups_copy_group_0(tiny_vocabulary: Path,
     assert all(torch.equal(child.state_dict()[f"encoder.attention.{k}.query.weight"], expected) for k in range(3))
 
 
-@pytest.mark.parametrize("name", SHARED | OWN)
+@pytest.mark.parametrize("name", HF_SHAPES | ALBERT_ONLY_SHAPES)
 def test_copy_parent_same_shape_copies_all(name: str, tiny_vocabulary: Path, tmp_path: Path) -> None:
-    shape = replace((SHARED | OWN)[name], vocab_size=300)
+    shape = replace((HF_SHAPES | ALBERT_ONLY_SHAPES)[name], vocab_size=300)
     parent = create_checkpoint(tmp_path / "parent", tiny_vocabulary, shape)
     child = start_from(shape, parent, tiny_vocabulary)
     stored = hub.read_checkpoint(parent).tensors
@@ -195,7 +195,7 @@ def test_load_parent_other_vocabulary_raises(tiny_vocabulary: Path, documents_fi
     from albert_cli.text.build_vocabulary import VocabularySettings
 
     other_vocabulary = tmp_path / "other"
-    build_vocabulary.build(
+    build_vocabulary.build_vocabulary(
         [str(documents_file)], other_vocabulary, VocabularySettings(size=300, seed=1, sample_size=400)
     )
     parent = create_checkpoint(tmp_path / "parent", other_vocabulary)

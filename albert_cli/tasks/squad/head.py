@@ -218,7 +218,7 @@ def _allowed_starts(features: SpanFeatures, index: Int64, tokens: PackedTokens, 
     Only these tokens may be starts, so overlapping windows have no span in common.
     """
     may_start = np.zeros(len(tokens.ids), dtype=bool)
-    context_start = tokens.host.offsets[:-1] + features.context_position(index)
+    context_start = tokens.host.offsets[:-1] + features.context_start_in_sequence(index)
     may_start[concatenate_ranges(context_start, features.context_length[index])] = features.has_most_context(index)
     (may_start_T,) = to_device([may_start], device)
     return tokens.layout.pad(may_start_T)

@@ -46,7 +46,7 @@ OFFICIAL_FILES = (_PREDICTIONS, _N_BEST, _NULL_ODDS, _AT_THRESHOLD)
 
 @dataclass(frozen=True, kw_only=True)
 class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
-    """Answers to questions by spans of their contexts; in version 2.0 a question may have no answer.
+    """Extraction of answer spans from contexts; in version 2.0 a question may have no answer.
 
     Outputs are several spans of each question with their probabilities, and the question's null score.
     """
@@ -102,7 +102,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     def compute_metrics(
         self, outputs: AnswerSpans, features: SpanFeatures, examples: Sequence[Question]
     ) -> dict[str, float]:
-        """Return F1 and exact match by the published rules; in 2.0 at the threshold of the settings and at the best."""
+        """Return F1 and exact match by the published rules; in 2.0 at the settings' threshold and at the best one."""
         texts = [answers[0].text for answers in iter_best_answers(examples, outputs)]
         null_scores = outputs.null_score.tolist()
         return evaluate_answers(texts, _gold_answers(examples), self.version, null_scores, self.settings.threshold)
@@ -116,7 +116,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
 
         Answers with the same offsets are no collapse if these are the offsets of all gold answers.
         """
-        has_gold_answer = features.answer.any()  # the positions of a gold answer are not 0
+        has_gold_answer = features.answer.any()  # a window without an answer has the positions 0 and 0
         if has_gold_answer and self.is_unanswered(float(outputs.null_score.min())):
             return "no question answered"
         has_span = np.diff(outputs.offsets) > 0
@@ -233,7 +233,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
     # ---------------------------------------------------------------- checkpoints
 
     def write_model(self, model: nn.Module, directory: Path, finetuned: hub.FinetunedTask) -> None:
-        """Write a checkpoint with the settings in `config.json`; `transformers` only has a class of the linear head."""
+        """Write a checkpoint with the settings in `config.json`; `transformers` can load it only with a linear head."""
         architecture = BEAM_ARCHITECTURE if isinstance(model, BeamQuestionAnswering) else LINEAR_ARCHITECTURE
         hub.write_checkpoint(model, directory, architecture, (), replace(finetuned, settings=asdict(self.settings)))
 
@@ -241,7 +241,7 @@ class SpanAnswering(Task[Question, SpanFeatures, AnswerSpans]):
         return [] if checkpoint.architecture in _ARCHITECTURES else None
 
     def wrong_head(self, checkpoint: hub.Checkpoint) -> CheckpointError:
-        message = f"{checkpoint.directory}: has no head that finds answers"
+        message = f"{checkpoint.directory}: has no question-answering head"
         hint = "pass a run of squad1 (for mini/squad2 a run of mini/squad1), or use -s model.head=new"
         return CheckpointError(message, hint)
 

@@ -43,12 +43,12 @@ class SpanFeatures(Features):
 
     Questions and their contexts:
     * `contexts` are the C distinct contexts.
-    * `context` int64 [Q] is the index of each question's context in `contexts`.
+    * `context_of_question` int64 [Q] is the index of each question's context in `contexts`.
     * `query_ids` int32 are the tokens of all questions. `query_slices` has the slice of each question in them.
     * `truncated` counts the questions of more than `settings.max_query_length` tokens.
 
     Windows, grouped by question:
-    * `question` int64 [W] is the index of each window's question, ascending.
+    * `question_of_window` int64 [W] is the index of each window's question, ascending.
     * `context_offset` int64 [W] is the index of each window's first context token, counted from the context's first
       token.
     * `context_length` int64 [W] is the number of context tokens in each window.
@@ -57,10 +57,10 @@ class SpanFeatures(Features):
     """
 
     contexts: TokenizedTexts
-    context: Int64
+    context_of_question: Int64
     query_ids: Int32
     query_slices: TokenSlices
-    question: Int64
+    question_of_window: Int64
     context_offset: Int64
     context_length: Int64
     answer: Int64
@@ -71,15 +71,15 @@ class SpanFeatures(Features):
 
     @property
     def lengths(self) -> Int64:
-        return self.context_length + self.query_slices.length[self.question] + SPECIALS
+        return self.context_length + self.query_slices.length[self.question_of_window] + SPECIALS
 
-    def context_position(self, index: Int64) -> Int64:
+    def context_start_in_sequence(self, index: Int64) -> Int64:
         """Return the position of the first context token in each window [B], counted from [CLS]: int64 [B]."""
-        return self.query_slices.length[self.question[index]] + _SPECIALS_BEFORE_CONTEXT
+        return self.query_slices.length[self.question_of_window[index]] + _SPECIALS_BEFORE_CONTEXT
 
-    def start_in_contexts(self, index: Int64) -> Int64:
+    def window_start_in_contexts(self, index: Int64) -> Int64:
         """Return the index of each window's first context token in the tokens of all contexts [P]: int64 [B]."""
-        context = self.context[self.question[index]]
+        context = self.context_of_question[self.question_of_window[index]]
         return self.contexts.offsets[context] + self.context_offset[index]
 
     def characters_at(self, index: Int64, first: Int64, last: Int64) -> tuple[Int64, Int64]:
@@ -87,7 +87,8 @@ class SpanFeatures(Features):
 
         `index` are the windows of the spans, `first` and `last` their tokens, counted from [CLS]; all are int64 [B].
         """
-        shift = self.start_in_contexts(index) - self.context_position(index)  # to the tokens of all contexts
+        # From a position in the window's sequence to the index in the tokens of all contexts.
+        shift = self.window_start_in_contexts(index) - self.context_start_in_sequence(index)
         return self.contexts.starts[first + shift].astype(np.int64), self.contexts.ends[last + shift].astype(np.int64)
 
     @property
@@ -99,8 +100,8 @@ class SpanFeatures(Features):
 
     def batch(self, index: Int64) -> tuple[PackedBatch, NDArray[np.int64]]:
         """Pack the windows at `index` [B]; return the batch and the windows' answers, int64 [B, 2]."""
-        query = (self.query_ids, self.query_slices.select(self.question[index]))
-        window = (self.contexts.ids, TokenSlices(self.start_in_contexts(index), self.context_length[index]))
+        query = (self.query_ids, self.query_slices.select(self.question_of_window[index]))
+        window = (self.contexts.ids, TokenSlices(self.window_start_in_contexts(index), self.context_length[index]))
         is_pair = np.ones(len(index), dtype=bool)
         packed = pack_pairs(query, window, is_pair, self.cls_id, self.sep_id)
         return packed, self.answer[index]
@@ -115,8 +116,8 @@ class SpanFeatures(Features):
         # All arrays have an item for each context token of the windows at `index`.
         token = concatenate_ranges(self.context_offset[index], self.context_length[index])
         window = np.repeat(index, self.context_length[index])
-        first_window = np.searchsorted(self.question, self.question[window])  # of the same question
-        last_window = np.searchsorted(self.question, self.question[window], side="right") - 1
+        first_window = np.searchsorted(self.question_of_window, self.question_of_window[window])  # of the same question
+        last_window = np.searchsorted(self.question_of_window, self.question_of_window[window], side="right") - 1
         best_window: Int64 = window
         best_score = np.full(len(token), -np.inf)
         max_windows = 1 + int((last_window - first_window).max(initial=-1))  # of a question
@@ -140,28 +141,33 @@ def encode_spans(
     Raises `ConfigError` if the longest question leaves no room for the context.
     """
     settings.check(max_seq_length)
-    context_index = {text: index for index, text in enumerate(dict.fromkeys(q.context for q in questions))}
-    contexts = tokenize_with_offsets(list(context_index), vocabulary)
-    context = np.fromiter((context_index[q.context] for q in questions), dtype=np.int64, count=len(questions))
+    texts = list(dict.fromkeys(question.context for question in questions))
+    index_of_text = {text: index for index, text in enumerate(texts)}
+    contexts = tokenize_with_offsets(texts, vocabulary)
+    context_of_question = np.array([index_of_text[question.context] for question in questions], dtype=np.int64)
     query_ids, whole_query = tokenize([q.question for q in questions], vocabulary)
     query_slices = TokenSlices(whole_query.start, np.minimum(whole_query.length, settings.max_query_length))
     max_context_tokens = max_seq_length - SPECIALS - query_slices.length
     stride = np.minimum(settings.doc_stride, max_context_tokens)
-    question, start, length = slide_windows(contexts.lengths[context], max_context_tokens, stride)
+    question_of_window, context_start_W, length_W = slide_windows(
+        contexts.lengths[context_of_question], max_context_tokens, stride
+    )
     # An answer's tokens are counted from the context's first token, their positions in a window from [CLS]. A
     # missing answer has the tokens -1, which no window contains.
-    answer = _answer_tokens(questions, contexts, context)[question]
-    is_inside = (answer[:, 0] >= start) & (answer[:, 1] < start + length)
-    position = answer - start[:, None] + query_slices.length[question][:, None] + _SPECIALS_BEFORE_CONTEXT
+    answer_Q2 = _answer_tokens(questions, contexts, context_of_question)
+    answer_W2 = answer_Q2[question_of_window]
+    is_inside_W = (answer_W2[:, 0] >= context_start_W) & (answer_W2[:, 1] < context_start_W + length_W)
+    query_length_W = query_slices.length[question_of_window]
+    position_W2 = answer_W2 - context_start_W[:, None] + query_length_W[:, None] + _SPECIALS_BEFORE_CONTEXT
     return SpanFeatures(
         contexts=contexts,
-        context=context,
+        context_of_question=context_of_question,
         query_ids=query_ids,
         query_slices=query_slices,
-        question=question,
-        context_offset=start,
-        context_length=length,
-        answer=np.where(is_inside[:, None], position, 0),
+        question_of_window=question_of_window,
+        context_offset=context_start_W,
+        context_length=length_W,
+        answer=np.where(is_inside_W[:, None], position_W2, 0),
         settings=settings,
         cls_id=vocabulary.cls_id,
         sep_id=vocabulary.sep_id,
@@ -250,9 +256,9 @@ def collect_spans(features: SpanFeatures, window_batches: Iterable[WindowSpans],
     logits.
     """
     batches: list[_ScoredSpans] = []
-    null_score = np.full(len(features.context), np.inf)
+    null_score = np.full(len(features.context_of_question), np.inf)
     for window_spans in window_batches:
-        np.minimum.at(null_score, features.question[window_spans.window], window_spans.null_score)
+        np.minimum.at(null_score, features.question_of_window[window_spans.window], window_spans.null_score)
         batches.append(_to_characters(features, window_spans))
     all_spans = _ScoredSpans(
         question=np.concatenate([batch.question for batch in batches]),
@@ -278,7 +284,7 @@ def _to_characters(features: SpanFeatures, batch: WindowSpans) -> _ScoredSpans:
     row, column = np.nonzero(np.isfinite(batch.score))
     window = batch.window[row]
     start, end = features.characters_at(window, batch.first[row, column], batch.last[row, column])
-    return _ScoredSpans(features.question[window], start, end, batch.score[row, column])
+    return _ScoredSpans(features.question_of_window[window], start, end, batch.score[row, column])
 
 
 def _drop_duplicates(spans: _ScoredSpans) -> _ScoredSpans:

@@ -97,7 +97,7 @@ def published_evaluation(golds: dict[str, list[str]], folder: Path, threshold: f
 
 @given(st.data())
 def test_write_predictions_published_evaluation_agrees(data: st.DataObject) -> None:
-    """Of any answers, ties of the odds and questions without a span among them, whatever the threshold."""
+    """Check random answers, with ties of the odds and questions without a span, at several thresholds."""
     count = data.draw(st.integers(1, 9))
     texts = st.sampled_from(((), ((0, 3),), ((0, 10), (0, 3)), ((8, 10), (0, 10))))  # none, or by their characters
     spans_value = [(n, *position) for n in range(count) for position in data.draw(texts)]

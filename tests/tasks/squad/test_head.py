@@ -270,7 +270,7 @@ def tiny_model(cls: type[Any], vocabulary: Vocabulary) -> Any:
 def alone(features: SpanFeatures, window: int) -> tuple[Any, list[int], tuple[int, int]]:
     """A window as a batch of its own, the tokens of its context, and its answer."""
     batch, answer = features.batch(np.array([window]))
-    begin = int(features.context_position(np.array([window]))[0])
+    begin = int(features.context_start_in_sequence(np.array([window]))[0])
     return batch, list(range(begin, begin + int(features.context_length[window]))), tuple(answer[0].tolist())
 
 
@@ -327,7 +327,7 @@ def test_window_spans_equal_plain_loops(cls: type[Any], questions: list[Question
         expected: dict[tuple[int, int, int], tuple[float, float]] = {}
         null: dict[int, list[float]] = {}
         for window in range(len(features)):
-            owner = int(features.question[window])
+            owner = int(features.question_of_window[window])
             scored, nothing = (
                 plain_beam(model, features, window)
                 if cls is BeamQuestionAnswering
@@ -375,8 +375,8 @@ def test_write_predictions_has_n_best_answers(vocabulary: Vocabulary) -> None:
 
 
 def characters(features: SpanFeatures, window: int, first: int, last: int) -> tuple[int, int]:
-    base = int(features.contexts.offsets[features.context[features.question[window]]])
-    shift = base + int(features.context_offset[window]) - int(features.context_position(np.array([window]))[0])
+    base = int(features.contexts.offsets[features.context_of_question[features.question_of_window[window]]])
+    shift = base + int(features.context_offset[window]) - int(features.context_start_in_sequence(np.array([window]))[0])
     return int(features.contexts.starts[shift + first]), int(features.contexts.ends[shift + last])
 
 

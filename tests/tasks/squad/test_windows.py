@@ -59,9 +59,11 @@ def test_encode_spans_windows_equal_plain_loop(questions: list[Question], vocabu
     expected = [(number, w) for number, q in enumerate(questions) for w in plain_windows(q, vocabulary, limit)]
     batch, answers = features.batch(np.arange(len(features)))
     result = [ids.tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
-    assert list(zip(features.question.tolist(), result, strict=True)) == expected
+    assert list(zip(features.question_of_window.tolist(), result, strict=True)) == expected
     segments = np.split(batch.segment_ids, batch.offsets[1:-1])
-    for ids, segment, begin in zip(result, segments, features.context_position(np.arange(len(features))), strict=True):
+    for ids, segment, begin in zip(
+        result, segments, features.context_start_in_sequence(np.arange(len(features))), strict=True
+    ):
         assert ids[begin - 1] == vocabulary.sep_id
         assert segment.tolist() == [0] * begin + [1] * (len(ids) - begin)
     assert answers.shape == (len(features), 2)
@@ -89,7 +91,7 @@ def test_encode_spans_answers_equal_hand_computed(vocabulary: Vocabulary) -> Non
         zip(features.context_offset.tolist(), features.context_length.tolist(), strict=True)
     ):
         last = len(vocabulary.encode("ba ba ba de")) - 1
-        begin = int(features.context_position(np.array([window]))[0])
+        begin = int(features.context_start_in_sequence(np.array([window]))[0])
         inside = start <= position and last < start + shown
         expected = [position - start + begin, last - start + begin] if inside else [0, 0]
         assert features.answer[window].tolist() == expected
@@ -135,7 +137,12 @@ def test_has_most_context_matches_a_plain_loop(
     features = encode_spans(questions, vocabulary, limit, replace(SETTINGS, doc_stride=stride))
     scored: dict[tuple[int, int], list[tuple[float, int]]] = {}
     for window, (owner, start, shown) in enumerate(
-        zip(features.question.tolist(), features.context_offset.tolist(), features.context_length.tolist(), strict=True)
+        zip(
+            features.question_of_window.tolist(),
+            features.context_offset.tolist(),
+            features.context_length.tolist(),
+            strict=True,
+        )
     ):
         for token in range(shown):
             context = min(token, shown - 1 - token) + 0.01 * shown
@@ -143,7 +150,7 @@ def test_has_most_context_matches_a_plain_loop(
     index = np.arange(len(features))[::-1].copy()
     retained = np.split(features.has_most_context(index), np.cumsum(features.context_length[index])[:-1])
     for window, best in zip(index.tolist(), retained, strict=True):
-        owner, start = int(features.question[window]), int(features.context_offset[window])
+        owner, start = int(features.question_of_window[window]), int(features.context_offset[window])
         assert best.tolist() == [max(scored[owner, start + i])[1] == -window for i in range(len(best))]
 
 
@@ -153,7 +160,7 @@ def test_has_most_context_matches_a_plain_loop(
 def answer_spans(questions: list[Question], features: SpanFeatures) -> list[tuple[Question, Answer, int, int]]:
     """For every answer the place in the context that its pieces stand for."""
     pairs = [(number, answer) for number, q in enumerate(questions) for answer in q.answers]
-    context = features.context[np.array([number for number, _ in pairs])]
+    context = features.context_of_question[np.array([number for number, _ in pairs])]
     starts = np.array([answer.start for _, answer in pairs])
     first, last = features.contexts.tokens_at(context, starts, starts + [len(answer.text) for _, answer in pairs])
     base = features.contexts.offsets[:-1][context]
@@ -184,17 +191,17 @@ def test_encode_spans_real_windows_hold_answers(shared_data: Path, vocabulary: V
     features = encode_spans(questions, vocabulary, 384, SpanSettings())
     _, answers = features.batch(np.arange(len(features)))
     whole = {(q.id): (begin, end) for q, a, begin, end in answer_spans(questions, features) if a == q.answers[0]}
-    base = features.contexts.offsets[:-1][features.context[features.question]]
-    shift = base + features.context_offset - features.context_position(np.arange(len(features)))
+    base = features.contexts.offsets[:-1][features.context_of_question[features.question_of_window]]
+    shift = base + features.context_offset - features.context_start_in_sequence(np.arange(len(features)))
     for window, (first, last) in enumerate(answers.tolist()):
         if first:
-            question = questions[features.question[window]]
+            question = questions[features.question_of_window[window]]
             begin, end = (
                 int(a[shift[window] + t])
                 for a, t in ((features.contexts.starts, first), (features.contexts.ends, last))
             )
             assert (begin, end) == whole[question.id]
-    held = set(features.question[answers[:, 0] > 0].tolist())
+    held = set(features.question_of_window[answers[:, 0] > 0].tolist())
     assert len(held) >= 0.95 * len(questions)
 
 
@@ -202,4 +209,4 @@ def test_encode_spans_tokenizes_contexts_once(vocabulary: Vocabulary) -> None:
     questions = [Question(str(i), "ba", json.dumps({"x": i % 2})) for i in range(10)]
     features = encode_spans(questions, vocabulary, 30, SETTINGS)
     assert len(features.contexts.lengths) == 2
-    assert features.context.tolist() == [0, 1] * 5
+    assert features.context_of_question.tolist() == [0, 1] * 5
