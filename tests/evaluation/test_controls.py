@@ -77,7 +77,7 @@ def test_control_init_of_a_warm_start_names_the_parent(key: str, encoder: Path, 
     (step / "recipe.toml").write_text(f'[warm_start]\n{key} = "the/parent"\n')
     store.seal(step, "checkpoint")
     with pytest.raises(ConfigError) as raised:
-        evaluate("cola", str(tmp_path / "run"), str(glue), tmp_path / "out", 1, ONCE, "cpu", controlled=["init"])
+        evaluate("cola", str(tmp_path / "run"), str(glue), tmp_path / "out", 1, EVAL_ONCE, "cpu", controlled=["init"])
     assert "use its parent instead: --checkpoint the/parent" in str(raised.value.hint)
 
 
