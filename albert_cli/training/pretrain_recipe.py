@@ -153,9 +153,9 @@ def validate_pretrain_recipe(
 
 
 def load_pretrain_recipe(
-    recipe: str, overrides: Sequence[str], vocab_size: int, out: Path | None = None
+    recipe: str, overrides: Sequence[str], vocab_size: int | None, out: Path | None = None
 ) -> PretrainRecipe:
-    """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary.
+    """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary, None without data.
 
     A recipe without [model] has the shape of the checkpoint in `[warm_start]`. If the run `out` has saved its recipe
     and a step, it has the shape of the run, which then no longer needs that checkpoint.
@@ -165,19 +165,21 @@ def load_pretrain_recipe(
     values = _read_pretrain_values(recipe)
     has_shape = "model" in values  # in the recipe: an override of one key does not set the shape
     values = config.apply_overrides(values, overrides, PretrainRecipe)
+    config.check_sections(PretrainRecipe, values, recipe, overrides)
+    overridden_keys = values.setdefault("model", {})
     if not has_shape:
-        overridden_keys = values.get("model", {})
         if out is not None and store.saved_steps(out) and (out / "recipe.toml").is_file():
             shape = _read_saved_shape(out)
         else:
             shape = _read_parent_shape(values, recipe)
         values["model"] = shape | overridden_keys
-    recipe_size = values["model"].setdefault("vocab_size", vocab_size)
-    if recipe_size != vocab_size:
-        raise ConfigError(
-            f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
-            f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
-        )
+    if vocab_size is not None:
+        recipe_size = values["model"].setdefault("vocab_size", vocab_size)
+        if recipe_size != vocab_size:
+            raise ConfigError(
+                f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
+                f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
+            )
     return validate_pretrain_recipe(values, recipe, overrides)
 
 
