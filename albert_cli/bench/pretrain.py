@@ -258,7 +258,7 @@ class PretrainBench:
             if self.options.compiled:
                 loss_of = partial(self._peer_loss, torch.compile(hf_model))
                 step = harness.make_plain_training_step(hf_model, loss_of, self.packed, precision)
-                variants["transformers, compiled"] = step
+                variants["transformers, compiled"] = harness.with_compile_hint(step)
         # A compiled variant has the same weights as the uncompiled one, and therefore the same loss.
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 

@@ -24,7 +24,7 @@ import typer
 import typer.core
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, InputError, Interrupted, ReportedError
+from albert_cli.errors import AlbertError, InputError, Interrupted, ReportedError, is_compile_error
 from albert_cli.os_errors import errno_of, from_os_error
 
 P = ParamSpec("P")
@@ -173,7 +173,7 @@ def translate_error(error: BaseException) -> AlbertError | None:
     translated = from_os_error(error)
     if translated is not None:
         return translated
-    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+    if is_compile_error(error):
         from albert_cli.training.device import summarize_compile_error
 
         return AlbertError(summarize_compile_error(error), "use -s train.compile=off: it computes the same, slower")
