@@ -107,6 +107,14 @@ def test_package_runs_as_a_module() -> None:
     assert result.stdout == f"albert {__version__}\n"
 
 
+def test_removed_working_directory_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    command = f"rmdir ../gone && {shlex.quote(sys.executable)} -m albert_cli doctor"
+    result = subprocess.run(["sh", "-c", command], cwd=tmp_path / "gone", capture_output=True, text=True, check=False)
+    assert result.returncode == 3
+    assert result.stderr.startswith("error: the working directory no longer exists\nhint: ")
+
+
 def test_error_does_not_go_to_stdout_if_stderr_is_closed() -> None:
     command = f"{shlex.quote(sys.executable)} -m albert_cli inspect nowhere 2>&-"
     result = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
