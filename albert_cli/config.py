@@ -313,6 +313,17 @@ def validate_recipe(
     raise ConfigError(f"{origin}: {problem.message}", problem.hint)
 
 
+def check_sections(
+    schema: type[object], values: Mapping[str, object], origin: str, overrides: Sequence[str] = ()
+) -> None:
+    """Raise `ConfigError` if a section of a recipe is another value, before code reads keys of sections.
+
+    The arguments are those of `validate_recipe`, which checks the keys in the sections too.
+    """
+    outside_sections = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+    validate_recipe(schema, outside_sections, origin, overrides=overrides)
+
+
 @functools.cache
 def _recipe_model(schema: Hashable) -> type[BaseModel]:
     """Build a strict pydantic model with the dataclass `schema` as its only field, `recipe`.

@@ -104,3 +104,8 @@ class ReportedError(AlbertError):
     def __init__(self, exit_code: int) -> None:
         super().__init__(f"a command ended with exit code {exit_code}")
         self.exit_code = exit_code
+
+
+def is_compile_error(error: BaseException) -> bool:
+    """Return True for an error of torch's compiler."""
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))

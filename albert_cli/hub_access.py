@@ -1,4 +1,4 @@
-"""Download files from the Hugging Face Hub, or use earlier downloads if the Hub is unreachable.
+"""Use the Hugging Face Hub: download files, or use earlier downloads if the Hub is unreachable; drop columns of media.
 
 If the Hub is unreachable, `datasets` repeats its requests for half a minute before it uses its cache. In offline mode
 it uses the cache immediately. So this module tries one connection and, if that fails, sets the offline mode.
@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -85,6 +86,18 @@ def download_hub_files(name: str, patterns: Sequence[str]) -> Path:
         message = f"{name}: no such directory, and it could not be downloaded from the Hub ({reason})"
         hint = "check the path; with a network, a Hub id such as albert/albert-base-v2 works too"
         raise CheckpointError(message, hint) from None
+
+
+def drop_media(dataset: Any) -> Any:
+    """Return a data set of `datasets`, or a stream of its rows, without the columns of images, audio and video.
+
+    `datasets` decodes them with packages that need not be installed.
+    """
+    if dataset.features is None:  # of a stream: `datasets` decodes nothing
+        return dataset
+    from datasets.features.features import require_decoding
+
+    return dataset.select_columns([name for name, kind in dataset.features.items() if not require_decoding(kind)])
 
 
 def list_hub_files(name: str) -> list[str]:

@@ -55,10 +55,13 @@ def from_os_error(error: BaseException, path: object = None) -> AlbertError | No
     """Translate an error of the operating system about a file; return None for any other error.
 
     path: the file, unless the error itself has a file name. Running out of memory is no error about a file. Without a
-    file name, only errors of the whole machine, such as a full disk, are translated.
+    file name, only errors of the whole machine, such as a full disk, and of a removed working directory are translated.
     """
     number = errno_of(error)
-    path = getattr(error, "filename", None) or path
+    filename = getattr(error, "filename", None)
+    if isinstance(error, FileNotFoundError) and filename is None and _is_working_directory_missing():
+        return InputError("the working directory no longer exists", "change to another folder with cd")
+    path = filename or path
     if number is None or number == errno.ENOMEM:
         return None
     is_machine_error = number in (*_DISK_FULL, *_TOO_MANY_FILES, *_DISK_FAILURES)
@@ -72,6 +75,15 @@ def from_os_error(error: BaseException, path: object = None) -> AlbertError | No
     if number in _DISK_FAILURES:
         return DiskError(message, "check the disk; the same command continues from what was complete")
     return InputError(message, "check the path and its permissions")
+
+
+def _is_working_directory_missing() -> bool:
+    """Return True if the working directory has been removed since the command, or its shell, changed to it."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 @contextmanager

@@ -182,6 +182,9 @@ def test_pretrain_rejects_the_recipe_of_an_experiment(tiny_data: Path) -> None:
         ("model.num_attention_heads=7", "7 attention heads"),
         ("data.max_seq_length=4096", "data.max_seq_length"),
         ("batch_size", "batch_size"),
+        ("model=albert-base", "model is 'albert-base'"),
+        ("train=fast", "train is 'fast'"),
+        ("schedule=3", "schedule is 3"),
     ],
 )
 def test_impossible_override_is_reported(override: str, message: str, tiny_data: Path) -> None:

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from albert_cli import console
+from albert_cli.errors import AlbertError, is_compile_error
 from albert_cli.formatting import finite_or_none
 from albert_cli.machine import make_matmul, measure_matmul_peak, synchronize
 from albert_cli.model.heads import PretrainingModel
 from albert_cli.ranks import RankGroup
-from albert_cli.training.device import autocast, evaluation_mode
+from albert_cli.training.device import autocast, evaluation_mode, summarize_compile_error
 from albert_cli.training.optimizers import clip_gradients, update_weights
 from albert_cli.training.reduction import reduce_gradients
 
@@ -197,7 +198,22 @@ def with_compiled_block(model: PretrainingModel, call: TimedCall) -> TimedCall:
         finally:
             model.encoder.block = plain
 
-    return call_compiled
+    return with_compile_hint(call_compiled)
+
+
+def with_compile_hint(call: TimedCall) -> TimedCall:
+    """Return a call of a compiled variant, which raises `AlbertError` if compiling fails: `--no-compiled` helps."""
+
+    def call_with_hint() -> float:
+        try:
+            return call()
+        except Exception as error:
+            if not is_compile_error(error):
+                raise
+            hint = "use --no-compiled, which leaves out the compiled models"
+            raise AlbertError(summarize_compile_error(error), hint) from error
+
+    return call_with_hint
 
 
 def make_passes(

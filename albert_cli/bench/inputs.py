@@ -25,7 +25,6 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.words import WordBoundaries
 from albert_cli.training.objectives import PretrainingCorpora
 
-DEFAULT_VOCAB_SIZE: Final = 30_000  # the paper's, for a recipe that takes the size from the data
 # Random text is roughly like English Wikipedia in 30,000 pieces.
 _SENTENCE_LENGTH: Final = 25  # mean number of pieces
 _DOCUMENT_LENGTH: Final = 30  # mean number of sentences
@@ -34,24 +33,19 @@ _WORD_START_FRACTION: Final = 0.7  # of the pieces
 _SPECIAL_PIECES: Final = 5  # ids 0 to 4
 
 
-def load_text(data: Path | None, vocab_size: int | None) -> tuple[PretrainingCorpora, str]:
+def load_text(data: Path) -> tuple[PretrainingCorpora, str]:
     """Return the training split of a data directory and a phrase that names the source of the text.
 
-    Without a data directory, the text is random, with `vocab_size` pieces, by default 30,000. Raises `CheckpointError`
-    if `data` is not a data directory or is damaged.
+    Raises `CheckpointError` if `data` is not a data directory or is damaged.
     """
-    if data is None:
-        size = vocab_size or DEFAULT_VOCAB_SIZE
-        source = f"random ids of {size:,} pieces, in sentences of about {_SENTENCE_LENGTH} (no --data)"
-        return _random_text(size), source
     verify_data(data)
     corpus = TokenCorpus.open(data)
     # The measurements do not read the held-out text, so the training text takes its position.
     return PretrainingCorpora(corpus, corpus, Vocabulary.load(corpus.vocabulary_dir)), f"text of {data}"
 
 
-def _random_text(vocab_size: int) -> PretrainingCorpora:
-    """Sample a corpus of random ids, and a stand-in for its vocabulary."""
+def make_random_text(vocab_size: int) -> tuple[PretrainingCorpora, str]:
+    """Sample a corpus of random ids with a stand-in for its vocabulary; also return a phrase that names the source."""
     rng = np.random.default_rng(0)
     is_word_start = rng.random(vocab_size) < _WORD_START_FRACTION
     no_pieces = np.zeros(vocab_size, bool)
@@ -74,7 +68,8 @@ def _random_text(vocab_size: int) -> PretrainingCorpora:
         mask_id=4,
         ordinary_ids=np.arange(_SPECIAL_PIECES, vocab_size, dtype=np.int32),
     )
-    return PretrainingCorpora(corpus, corpus, cast(Vocabulary, vocabulary))
+    source = f"random ids of {vocab_size:,} pieces, in sentences of about {_SENTENCE_LENGTH} (no --data)"
+    return PretrainingCorpora(corpus, corpus, cast(Vocabulary, vocabulary)), source
 
 
 def random_batch(lengths: Sequence[int], vocab_size: int) -> PackedBatch:

@@ -22,11 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from albert_cli import config as recipes
 from albert_cli import console, store
 from albert_cli.bench import harness, memory, peer
 from albert_cli.bench.harness import Conditions, TimedCall, VariantTiming, Workload
-from albert_cli.bench.inputs import load_text
+from albert_cli.bench.inputs import load_text, make_random_text
 from albert_cli.bench.memory import MemoryUse
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import ConfigError
@@ -129,10 +128,17 @@ def run_pretrain_bench(name: str, options: PretrainBenchOptions) -> PretrainBenc
 
 
 def prepare_recipe(name: str, options: PretrainBenchOptions) -> tuple[PretrainRecipe, PretrainingCorpora, str]:
-    """Return the recipe with overrides and the text's vocabulary size, the text, and a phrase that names its source."""
-    values = recipes.apply_overrides(recipes.read_recipe(name), options.overrides)
-    text, source = load_text(options.data, values.get("model", {}).get("vocab_size"))
-    return load_pretrain_recipe(name, options.overrides, text.vocabulary.size), text, source
+    """Return the recipe with overrides and the text's vocabulary size, the text, and a phrase that names its source.
+
+    Without a data directory, the text is random and has the recipe's vocabulary size.
+    """
+    if options.data is None:
+        recipe = load_pretrain_recipe(name, options.overrides, vocab_size=None)
+        text, source = make_random_text(recipe.model.vocab_size)
+    else:
+        text, source = load_text(options.data)
+        recipe = load_pretrain_recipe(name, options.overrides, text.vocabulary.size)
+    return recipe, text, source
 
 
 def resolve_for_bench(
@@ -257,7 +263,7 @@ class PretrainBench:
             if self.options.compiled:
                 loss_of = partial(self._peer_loss, torch.compile(hf_model))
                 step = harness.make_plain_training_step(hf_model, loss_of, self.packed, precision)
-                variants["transformers, compiled"] = step
+                variants["transformers, compiled"] = harness.with_compile_hint(step)
         # A compiled variant has the same weights as the uncompiled one, and therefore the same loss.
         return variants, {name: losses[name.removesuffix(", compiled")] for name in variants}
 

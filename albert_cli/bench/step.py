@@ -132,7 +132,8 @@ def _make_variants(work: _PreparedWork, options: StepBenchOptions) -> dict[str, 
     if options.compiled:
         padding, inputs = list(work.peer_inputs.items())[-1]
         loss_of = partial(peer.compute_loss, torch.compile(hf_model))
-        variants[f"transformers, compiled{padding}"] = harness.make_passes(hf_model, loss_of, inputs, options.precision)
+        passes = harness.make_passes(hf_model, loss_of, inputs, options.precision)
+        variants[f"transformers, compiled{padding}"] = harness.with_compile_hint(passes)
     return variants
 
 

@@ -24,14 +24,14 @@ import typer
 import typer.core
 
 from albert_cli import __version__, console, ranks
-from albert_cli.errors import AlbertError, InputError, Interrupted, ReportedError
+from albert_cli.errors import AlbertError, InputError, Interrupted, ReportedError, is_compile_error
 from albert_cli.os_errors import errno_of, from_os_error
 
 P = ParamSpec("P")
 EPILOGUE = (
     "Exit codes: 0 done, 1 bug, out of memory or network failure, 2 usage or configuration, 3 bad input, "
     "4 checkpoint or integrity, 5 diverged, 6 output directory in use, 7 score not reached, 75 interrupted and saved, "
-    "77 skipped, 130 and 143 interrupted with nothing to save."
+    "77 skipped, 130, 138 and 143 interrupted with nothing to save, 137 a process was killed."
 )
 _MAX_MESSAGE_LENGTH = 800  # characters
 
@@ -173,7 +173,7 @@ def translate_error(error: BaseException) -> AlbertError | None:
     translated = from_os_error(error)
     if translated is not None:
         return translated
-    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+    if is_compile_error(error):
         from albert_cli.training.device import summarize_compile_error
 
         return AlbertError(summarize_compile_error(error), "use -s train.compile=off: it computes the same, slower")

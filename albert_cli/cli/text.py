@@ -103,7 +103,7 @@ def vocab(
     from albert_cli.text.read_settings import ReadSettings, parse_size
 
     read = ReadSettings(on_bad_bytes, text_field, parse_size(max_line), on_long_line, file_format, document, join_lines)
-    symbol_texts = () if symbols is None else build_vocabulary.read_symbols(symbols)
+    symbol_texts = () if symbols is None else build_vocabulary.read_symbols(symbols, read)
     settings = build_vocabulary.VocabularySettings(
         size=size,
         cleaning=Cleaning(lowercase, strip_accents, normal_form),

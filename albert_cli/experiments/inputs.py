@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from albert_cli import config, store
+from albert_cli.data.records import require_data_directory
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError, InputError, MissingDataError
 from albert_cli.evaluation.verify import find_task_data
@@ -211,11 +212,12 @@ def plan_data(request: ExperimentRequest, scale: ExperimentScale, text: Literal[
     """Return the training data of a variant: the directory of `--data`, or a stage that tokenizes text.
 
     text: as in `Variant.text`. Raises `ConfigError` if there is no additional text for "extra", or if a text is
-    standard input.
+    standard input, and `CheckpointError` if `--data` is no data directory.
     """
     if request.data is not None:
         if text == "extra":  # a data directory contains one corpus
             raise ConfigError("--data: this experiment compares two corpora", "use --text and --extra-text instead")
+        require_data_directory(request.data)
         return DataInput(store.fingerprint(request.data), str(request.data))
     usual_text = request.text or scale.text
     extra_text = request.extra_text

@@ -47,6 +47,7 @@ from albert_cli.experiments.records import SpeedResult, StageRecord, read_result
 from albert_cli.experiments.stage_costs import fine_tuning_cost, pretraining_cost
 from albert_cli.formatting import format_toml_value
 from albert_cli.training.pretrain_recipe import PretrainRecipe, validate_pretrain_recipe
+from albert_cli.training.settings import ScheduleSettings
 from albert_cli.training.task_recipe import FinetuneRecipe
 
 _SPEED_ROUNDS = 15  # timed steps of `albert bench pretrain`, which measures the speed of a variant
@@ -311,6 +312,7 @@ class _Planner:
         values = config.read_recipe(base)
         for changes in (self.scale.changes, variant.changes, at_scale):
             values = config.merge_values(values, changes)
+        config.check_sections(PretrainRecipe, values, self._origin(name))
         if self.request.data is not None or "vocab_size" in values.get("model", {}):
             values = config.merge_values(values, {"model": {"vocab_size": self._vocabulary_size}})
         return base, values
@@ -322,13 +324,13 @@ class _Planner:
         matched time replaces both.
         """
         base, values = self._variant_settings(name)
-        schedule = values.get("schedule", {})
-        steps = schedule.get("total_steps", PretrainRecipe().schedule.total_steps)
-        scaled = {"total_steps": self._scale_steps(steps)}
-        if decay_steps := schedule.get("decay_steps"):
-            scaled["decay_steps"] = self._scale_steps(decay_steps)
+        schedule = config.validate_recipe(ScheduleSettings, values.get("schedule", {}), self._origin(name), "schedule")
+        scaled = {"total_steps": self._scale_steps(schedule.total_steps)}
+        if schedule.decay_steps:
+            scaled["decay_steps"] = self._scale_steps(schedule.decay_steps)
         values = config.merge_values(values, {"train": {"seed": seed}, "schedule": scaled})
         values = config.apply_overrides(values, self.request.changes, PretrainRecipe)
+        config.check_sections(PretrainRecipe, values, self._origin(name))
         if other := self.experiment.variants[name].match_time_of:
             matched_steps = self.match_time(name, other).steps
             values = config.merge_values(values, {"schedule": {"total_steps": matched_steps}})
@@ -338,7 +340,11 @@ class _Planner:
         return max(MIN_STEPS, round(steps * self.scale.step_fraction))
 
     def _validate(self, name: str, values: RecipeValues) -> PretrainRecipe:
-        return validate_pretrain_recipe(values, f"{self.experiment.argument}, {name}")
+        return validate_pretrain_recipe(values, self._origin(name))
+
+    def _origin(self, name: str) -> str:
+        """Return the beginning of a message about a variant's recipe."""
+        return f"{self.experiment.argument}, {name}"
 
     @cached_property
     def _vocabulary_size(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from albert_cli import hub_access
 from albert_cli.errors import InputError, MissingDataError
@@ -56,8 +56,8 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
     """Read a split of a data set as a table; in columns of class numbers, the numbers become names (`name_classes`).
 
     The names are those of the data set. But if `labels`, the classes of the task, are not empty and lack one of a
-    column's names, the column keeps its numbers. Hidden labels become empty cells, and -1 in lists. Raises
-    `MissingDataError` if the split cannot be loaded.
+    column's names, the column keeps its numbers. Hidden labels become empty cells, and -1 in lists. Columns of images,
+    audio and video are left out. Raises `MissingDataError` if the split cannot be loaded.
     """
     hub_access.prefer_offline()
     import datasets
@@ -67,7 +67,7 @@ def read_hub_split(source: str, split: str, labels: Sequence[str] = ()) -> TextT
     origin = ":".join(part for part in ("hf", name, config, split) if part)
     datasets.disable_progress_bars()
     try:
-        dataset: Any = datasets.load_dataset(name, config or None, split=split)
+        dataset = hub_access.drop_media(datasets.load_dataset(name, config or None, split=split))
     except Exception as error:
         raise _hub_error(origin, error) from None
     columns = {column: dataset[column][:] for column in dataset.column_names}  # [:] reads a column into a list

@@ -149,10 +149,13 @@ class BuiltVocabulary:
     report: VocabularyReport
 
 
-def read_symbols(path: Path) -> tuple[str, ...]:
-    """Return the symbols of a file with one symbol per line; blank lines are skipped."""
+def read_symbols(path: Path, settings: ReadSettings) -> tuple[str, ...]:
+    """Return the symbols of a file with one symbol per line; blank lines are skipped.
+
+    settings: those of the text, of which the rules for bad bytes and long lines apply.
+    """
     part = SourcePart(TextSource(str(path), "text"))
-    lines = text_lines(part, ReadSettings(), ReadCounter())
+    lines = text_lines(part, settings, ReadCounter())
     return tuple(line.strip() for _, line in lines if line.strip())
 
 

@@ -93,7 +93,7 @@ def read_wikiextractor(part: SourcePart, settings: ReadSettings, counter: ReadCo
             line = _DOC_START.sub("", line)
         if article is None:
             if line.strip():
-                hint = "choose the format of these files with --format"
+                hint = "for vocab and data, choose the format with --format; otherwise rename the file, such as: a.txt"
                 raise InputError(f"{part.location(number)}: text outside of <doc>", hint)
             continue
         line = line.rstrip()

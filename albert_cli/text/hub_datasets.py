@@ -57,8 +57,9 @@ def open_rows(part: SourcePart) -> Rows:
 
 
 def _load(dataset: HubDataset) -> IterableDataset:
-    """Return a data set as a stream of rows, without downloading its files."""
+    """Return a data set as a stream of rows without images, audio and video, without downloading its files."""
     hub_access.prefer_offline()
     from datasets import load_dataset
 
-    return load_dataset(dataset.name, dataset.config or None, split=dataset.split, streaming=True)
+    rows = load_dataset(dataset.name, dataset.config or None, split=dataset.split, streaming=True)
+    return cast("IterableDataset", hub_access.drop_media(rows))

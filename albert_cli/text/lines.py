@@ -35,6 +35,8 @@ _WIDE_SAMPLE_BYTES = 4096
 _MIN_UTF32_ZEROS = 0.9  # at each of the offsets of the two high bytes, which are zero in nearly every character
 _MIN_UTF16_ZEROS = 0.1  # sum over the two offsets of the high byte, which is zero in ASCII characters such as spaces
 _ISO_2022_JP_ESCAPES = ("\x1b$B", "\x1b$@")
+_REPLACE_HINT = "for vocab, data, predict and encode, use --on-bad-bytes replace"
+_FEW_BAD_BYTES_HINT = f"if only a few characters are damaged, drop them: iconv -c -f UTF-8 -t UTF-8; {_REPLACE_HINT}"
 _COMPRESSION_MAGIC = {
     b"\x1f\x8b": "gzip (.gz)",
     b"\xfd7": "xz (.xz)",
@@ -252,7 +254,7 @@ def _decode_line(
             sample += rest.read(SAMPLE_BYTES)
         raise InputError(
             f"{part.location(number)}: invalid UTF-8 at byte {line_start + error.start} ({error.reason})",
-            f"{suggest_conversion(sample)}; for a few damaged characters, --on-bad-bytes replace",
+            f"{suggest_conversion(sample)}; {_FEW_BAD_BYTES_HINT}",
         ) from None
     if "\x1b" in text and on_bad_bytes == "refuse":
         reject_iso_2022_jp(text, partial(part.location, number))
@@ -275,6 +277,6 @@ def check_characters(
         return text
     if on_bad_bytes == "refuse":
         problem = "a NUL character" if "\0" in text else "a lone surrogate"
-        raise InputError(f"{location(number)}: {problem} in the text", "remove it, or use --on-bad-bytes replace")
+        raise InputError(f"{location(number)}: {problem} in the text", f"remove it; {_REPLACE_HINT}")
     counter.counts += LineCounts(replaced=1)
     return repaired

@@ -35,10 +35,9 @@ def sample_work_units(
         # drops more sentences that cannot be in the sample.
         return unit, read_settings, language, size, seed, sample.key_limit
 
+    remedy = "for vocab, use a smaller --sample-size or fewer --workers"
     with console.show_progress("reading", total_bytes or None) as progress:
-        for unit, (unit_sample, digest) in _map_work_units(
-            sample_work_unit, units, workers, "use a smaller --sample-size or fewer --workers", make_arguments
-        ):
+        for unit, (unit_sample, digest) in _map_work_units(sample_work_unit, units, workers, remedy, make_arguments):
             sample.merge(unit_sample)
             hashes[unit.number] = digest
             bytes_read += unit.size
@@ -53,7 +52,8 @@ def hash_work_units(units: Sequence[WorkUnit], workers: int) -> list[str | None]
 
     workers: processes; 0 means one per core.
     """
-    results = _map_work_units(WorkUnit.sha256, units, workers, "use fewer --workers", lambda unit: (unit,))
+    remedy = "for vocab and data, use fewer --workers"
+    results = _map_work_units(WorkUnit.sha256, units, workers, remedy, lambda unit: (unit,))
     hashes = {unit.number: digest for unit, digest in results}
     return [hashes[unit.number] for unit in units]
 

@@ -23,6 +23,10 @@ JsonObject: TypeAlias = dict[str, object]  # from a user's file; its fields are 
 Location: TypeAlias = str | Callable[[], str]
 
 CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
+_OTHER_FIELD_HINT = (
+    "for vocab and data, choose another with --text-field; "
+    "otherwise rename another to text, for example: jq -c '{text: .body}'"
+)
 _MAX_CELL_CHARACTERS = 2**31 - 1  # the largest limit that `csv` accepts on every system
 _BATCH_ROWS = 64  # rows of Parquet and Arrow files that are decoded at a time
 _OTHER_DELIMITERS = ";\t|,"  # one of these in a table's only column name shows that the table has another delimiter
@@ -248,14 +252,16 @@ def _find_column(field: str, columns: Sequence[str], file_name: str) -> str:
 def missing_field_error(location: str, field: str, existing_fields: Sequence[str]) -> InputError:
     """Return the error for a row or file that has no text in a field; its message lists the first existing fields."""
     fields = ", ".join(map(str, existing_fields[:_LISTED_FIELDS]))
-    return InputError(f"{location}: no text in field {field!r} (fields: {fields})", "choose another with --text-field")
+    return InputError(f"{location}: no text in field {field!r} (fields: {fields})", _OTHER_FIELD_HINT)
 
 
 def wrong_type_error(location: str, field: str, value: object) -> InputError:
     """Return the error for a row whose value in a field is neither a text nor a list of texts."""
-    hint = "convert it to text, or choose another with --text-field"
+    hint = f"convert it to text; {_OTHER_FIELD_HINT}"
     if isinstance(value, dict) and value:
-        hint = f"choose a key of the object, for example: --text-field {field}.{next(iter(value))}"
+        path = f"{field}.{next(iter(value))}"
+        hint = f"for vocab and data, choose a key of the object, for example: --text-field {path}; "
+        hint += f"otherwise extract it: jq -c '{{text: .{path}}}'"
     return InputError(f"{location}: field {field!r} is {_describe_type(value)}, not text", hint)
 
 

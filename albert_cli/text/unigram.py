@@ -112,7 +112,7 @@ def log_training_estimate(sentences: int, text_bytes: int, qualifier: str = "") 
         sample_size = int(0.9 * sentences * available_bytes / required_bytes)  # 0.9: a reserve
         console.warn(
             f"only {available_bytes / 1e9:.1f} GB of memory available, so training may be killed;"
-            f" --sample-size {sample_size} would fit"
+            f" for vocab, --sample-size {sample_size} would fit"
         )
 
 
@@ -293,10 +293,11 @@ def _translate_training_error(error: RuntimeError, size: int) -> InputError:
     if match := re.search(r"too high.*?<= (\d+)", message):
         largest = int(match[1])
         problem = f"the text allows at most {largest:,} tokens, not {size:,}"
-        return InputError(problem, f"use --size {largest}, or more text")
+        return InputError(problem, f"for vocab, use --size {largest}; otherwise use more text")
     if match := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
         problem = f"{size:,} tokens are too few for the text's characters, which need {match[1]}"
-        return InputError(problem, "use a larger --size, or a lower --character-coverage")
+        hint = "for vocab, use a larger --size, or a lower --character-coverage; otherwise use text in fewer scripts"
+        return InputError(problem, hint)
     if "all_chars_count" in message or "sentences_.empty()" in message:
         return InputError("the text has only control codes and reserved characters", "use other text")
     return InputError(f"SentencePiece cannot train on this text ({message})")

@@ -155,9 +155,9 @@ def validate_pretrain_recipe(
 
 
 def load_pretrain_recipe(
-    recipe: str, overrides: Sequence[str], vocab_size: int, out: Path | None = None
+    recipe: str, overrides: Sequence[str], vocab_size: int | None, out: Path | None = None
 ) -> PretrainRecipe:
-    """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary.
+    """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary, None without data.
 
     A recipe without `model.hidden_size` has the shape of the checkpoint in `[warm_start]`, changed by the keys that its
     [model] has. If the run `out` has saved its recipe and a step, it has the shape of the run, which then no longer
@@ -170,19 +170,21 @@ def load_pretrain_recipe(
     is_partial = _lacks_size(values)
     has_section = "model" in values
     values = config.apply_overrides(values, overrides, PretrainRecipe)
+    config.check_sections(PretrainRecipe, values, recipe, overrides)
+    overridden_keys = values.setdefault("model", {})
     if is_partial and ("warm_start" in values or not has_section):
-        overridden_keys = values.get("model", {})
         if out is not None and store.saved_steps(out) and (out / "recipe.toml").is_file():
             shape = _read_saved_shape(out)
         else:
             shape = _read_parent_shape(values, recipe, overrides, vocab_size)
         values["model"] = shape | overridden_keys
-    recipe_size = values["model"].setdefault("vocab_size", vocab_size)
-    if recipe_size != vocab_size:
-        raise ConfigError(
-            f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
-            f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
-        )
+    if vocab_size is not None:
+        recipe_size = values["model"].setdefault("vocab_size", vocab_size)
+        if recipe_size != vocab_size:
+            raise ConfigError(
+                f"the recipe's model.vocab_size is {recipe_size}, the data's vocabulary has {vocab_size} pieces",
+                f"use -s model.vocab_size={vocab_size}, or build the data with another vocabulary",
+            )
     return validate_pretrain_recipe(values, recipe, overrides)
 
 
@@ -253,12 +255,12 @@ def _lacks_size(values: Mapping[str, object]) -> bool:
 
 
 def _read_parent_shape(
-    values: config.RecipeValues, origin: str, overrides: Sequence[str], vocab_size: int
+    values: config.RecipeValues, origin: str, overrides: Sequence[str], vocab_size: int | None
 ) -> config.RecipeValues:
     """Return the shape of the checkpoint in `[warm_start]` as the values of a [model] section.
 
     Raises `ConfigError`, which names `origin` or one of `overrides`, if `[warm_start]` is wrong or missing, and if the
-    checkpoint has another vocabulary size than `vocab_size`, the data's, which `values` do not set.
+    checkpoint has another vocabulary size than `vocab_size`, the data's (None without data), and `values` set none.
     """
     if "warm_start" not in values:
         raise ConfigError(
@@ -272,7 +274,7 @@ def _read_parent_shape(
     else:
         shape = config.to_toml_values(ModelConfig.read(directory / "config.json"))
     size = shape.get("vocab_size", vocab_size)
-    if size != vocab_size and "vocab_size" not in values.get("model", {}):
+    if vocab_size is not None and size != vocab_size and "vocab_size" not in values.get("model", {}):
         hint = f"build the data with that vocabulary: albert data … --vocab {directory}"
         if size > vocab_size:
             hint += f"; if you did, `albert convert {directory} --out NEW` removes the rows without a token"

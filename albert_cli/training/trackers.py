@@ -138,10 +138,9 @@ class Trackio:
 
         self.run_id = run_id or f"{out.name}-{uuid.uuid4().hex[:8]}"
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
-        with redirect_stdout(sys.stderr):  # stdout is for the result of the command, with `--json` for its JSON alone
-            # Not `Run.finish`: after it, trackio would finish the run a second time at exit.
-            self._finish: Callable[[], None] = trackio.finish
-            self._run = trackio.init(project=project, name=self.run_id, resume="allow", config=dict(recipe))
+        # Not `Run.finish`: after it, trackio would finish the run a second time at exit.
+        self._finish: Callable[[], None] = trackio.finish
+        self._run = trackio.init(project=project, name=self.run_id, resume="allow", config=dict(recipe))
 
     def write(self, values: Mapping[str, float], step: int) -> None:
         """Add a point to each curve."""
@@ -149,8 +148,7 @@ class Trackio:
 
     def close(self) -> None:
         """Write what is buffered."""
-        with redirect_stdout(sys.stderr):
-            self._finish()
+        self._finish()
 
 
 _CLASSES: Final[Mapping[str, Callable[[Path, str | None, Mapping[str, object]], Tracker]]] = {
@@ -167,7 +165,10 @@ _HINTS: Final = {
 
 
 class Trackers:
-    """All trackers of a run. One that fails is reported and dropped, but an `AlbertError`, from the disk, is raised."""
+    """All trackers of a run. One that fails is reported and dropped, but an `AlbertError`, from the disk, is raised.
+
+    What their libraries print goes to stderr: stdout is for the result of the command, with `--json` only for its JSON.
+    """
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = list(trackers)
@@ -177,7 +178,8 @@ class Trackers:
         clean = {console.strip_control_chars(name): value for name, value in values.items()}
         for tracker in tuple(self._trackers):
             try:
-                tracker.write(clean, step)
+                with redirect_stdout(sys.stderr):
+                    tracker.write(clean, step)
             except AlbertError:
                 raise
             except Exception as error:  # any error of a server or a library
@@ -188,7 +190,8 @@ class Trackers:
         """Write what the trackers have buffered, and close them."""
         for tracker in self._trackers:
             try:
-                tracker.close()
+                with redirect_stdout(sys.stderr):
+                    tracker.close()
             except AlbertError:
                 raise
             except Exception as error:  # any error of a server or a library
@@ -227,6 +230,7 @@ def _open_tracker(name: str, out: Path, run_id: str | None, recipe: Mapping[str,
     if importlib.util.find_spec(name) is None:
         raise ConfigError(f"train.track: {name} is not installed", f"pip install 'albert-cli[{name}]'")
     try:
-        return _CLASSES[name](out, run_id, recipe)
+        with redirect_stdout(sys.stderr):
+            return _CLASSES[name](out, run_id, recipe)
     except Exception as error:
         raise ConfigError(f"train.track: {name} does not start: {first_line(error)}", _HINTS[name]) from error

@@ -96,6 +96,8 @@ def test_idle_process_does_not_count_as_a_device(recipe: Path, tiny_data: Path, 
         (["nonsense"], 2, "no recipe is called"),
         (["mini/docs", "--data", "nowhere"], 4, "no such directory"),
         (["mini/docs", "--against", "tensorflow"], 2, "transformers"),
+        (["mini/docs", "-s", "model=albert-base"], 2, "-s model=albert-base: model is 'albert-base'"),
+        (["mini/docs", "-s", "model.vocab_size=many"], 2, "model.vocab_size is 'many'"),
         (["mini/docs", "--sequences", 5, "-s", "train.batch_size=4"], 2, "--sequences 5: the recipe's batch has 4"),
     ],
 )

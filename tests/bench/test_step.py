@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,20 @@ def test_bert_is_compared_and_a_shape_without_peer_rejected() -> None:
     custom = f"{SMALL},sharing=attention"
     assert "--alone" in albert("bench", "step", custom, *few, expect=2).err
     assert "transformers" not in albert("bench", "step", custom, *few, "--alone").out
+
+
+def test_failing_compiler_names_the_option_that_helps(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing_compile(function: Any, **options: Any) -> Any:
+        def fail(*arguments: Any, **keywords: Any) -> Any:
+            raise torch._dynamo.exc.InternalTorchDynamoError("fatal error: Python.h: No such file or directory")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", failing_compile)
+    for call in (["step", SMALL, "--work", "glue"], ["pretrain", recipe, "--against", "transformers"]):
+        printed = albert("bench", *call, "--rounds", 1, "--device", "cpu", expect=1).err
+        assert "Python.h" in printed
+        assert "use --no-compiled" in printed
 
 
 def test_variants_alternate_after_two_untimed_calls() -> None:

@@ -13,6 +13,7 @@ from albert_cli.experiments import recipe
 from albert_cli.experiments.experiment import ScaleName
 from albert_cli.experiments.plan import ExperimentRequest, Stage
 from albert_cli.experiments.stages import make_plan
+from tests.helpers.command import albert
 from tests.helpers.experiments import finish_stage
 from tests.helpers.unprivileged import print_as_nobody
 
@@ -35,6 +36,13 @@ def text(tmp_path: Path) -> Path:
 @pytest.fixture
 def tasks(tmp_path: Path, tiny_glue: Path) -> Path:
     return Path(shutil.copytree(tiny_glue, tmp_path / "glue"))
+
+
+def test_plan_without_its_data_directory_is_rejected(tmp_path: Path) -> None:
+    call = ["reproduce", "sharing", "--scale", "smoke", "--out", tmp_path / "out", "--data"]
+    printed = albert(*call, tmp_path / "misspelled", expect=4).err
+    assert "misspelled: no such directory\nhint: build one with: albert data" in printed
+    assert "not a data directory" in albert(*call, tmp_path, expect=4).err
 
 
 def test_plan_changed_text_repeats_all_stages(text: Path, tmp_path: Path) -> None:

@@ -404,7 +404,14 @@ def test_experiment_without_a_required_key_is_rejected(missing: str) -> None:
 
 @pytest.mark.parametrize(
     ("lines", "message"),
-    [("variants.all.mini.model.hiden_size = 8", "hiden_size"), ("scales.mini = 3", "scales.mini")],
+    [
+        ("variants.all.mini.model.hiden_size = 8", "hiden_size"),
+        ('variants.all.mini.model = "albert-base"', "model is 'albert-base'"),
+        ("variants.all.mini.schedule = 3", "schedule is 3"),
+        ("variants.all.mini.schedule.total_steps = [3]", "schedule.total_steps is [3]"),
+        ("variants.all.mini.warm_start = 3", "warm_start is 3"),
+        ("scales.mini = 3", "scales.mini"),
+    ],
 )
 def test_validate_checks_the_recipe_of_every_variant(lines: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"

@@ -68,6 +68,16 @@ def run_command(command: Callable[[list[str]], object], arguments: Sequence[obje
     return Ended(code, out.getvalue(), err.getvalue())
 
 
+def list_options(command: str) -> set[str]:
+    """Return the options of a command, such as `--out`."""
+    from typer.main import get_command
+
+    from albert_cli.cli import app
+
+    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    return {option for parameter in parameters for option in parameter.opts}
+
+
 def snapshot(folder: Path) -> dict[str, bytes | None]:
     """Return every file (its bytes) and every folder (None) below a folder, by relative path, but no lock files."""
     paths = sorted(p for p in folder.rglob("*") if p.name != ".lock")

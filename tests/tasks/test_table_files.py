@@ -11,6 +11,7 @@ import pytest
 from albert_cli.errors import InputError
 from albert_cli.tasks.table import open_table
 from albert_cli.tasks.table_settings import TableSettings
+from tests.helpers.recordings import write_recordings
 
 ROWS = "text,label\na b,x\nc d,y\n"
 
@@ -56,6 +57,13 @@ def test_open_table_hub_splits_of_other_names_are_listed(tmp_path: Path, capsys:
     task = open_table(TableSettings(train=f"{source}#first"), source)
     assert len(task.read("train")) + len(task.read("dev")) == 4
     assert "not read: second;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prefix", ["", "hf:"])
+def test_open_table_leaves_out_recordings(tmp_path: Path, prefix: str) -> None:
+    write_recordings(tmp_path / "train.parquet", ["a b", "c d"] * 4, label=["x", "y"] * 4)
+    task = open_table(TableSettings(), f"{prefix}{tmp_path}")
+    assert len(task.read("train")) + len(task.read("dev")) == 8
 
 
 @pytest.mark.parametrize(("marker", "split"), [("state.json", ""), ("dataset_dict.json", "['train']")])

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
 from albert_cli import hub_access
 from albert_cli.errors import InputError, NetworkError
 from albert_cli.text.hub_datasets import translate_hub_errors
+from tests.helpers.recordings import write_recordings
+from tests.helpers.text_files import read_texts
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,11 @@ def test_translate_hub_errors_chosen_offline_mode_is_bad_input(monkeypatch: pyte
     monkeypatch.setattr(hub_access, "IS_OFFLINE_BY_CHOICE", True)
     with pytest.raises(InputError, match="cannot be read from the Hub"), translate_hub_errors("hf:books"):
         raise ConnectionError("offline")
+
+
+def test_hub_texts_with_recordings_are_read(tmp_path: Path) -> None:
+    write_recordings(tmp_path / "train.parquet", ["One.", "Two."])
+    assert read_texts(f"hf:{tmp_path}") == ["One.", "Two."]
 
 
 def test_translate_hub_errors_cause_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary, read_symbols
 from albert_cli.text.clean import Cleaning, NormalForm, clean
 from albert_cli.text.corpus import read_documents
+from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.unigram import normalize_symbols, train_unigram
@@ -159,11 +160,19 @@ def test_byte_fallback_needs_a_compatibility_form(form: NormalForm) -> None:
 
 def test_vocab_reads_symbols_from_a_file(tmp_path: Path, documents_file: Path) -> None:
     (tmp_path / "symbols.txt").write_text("<br>\n\nC++\n<BR>\n")
-    assert read_symbols(tmp_path / "symbols.txt") == ("<br>", "C++", "<BR>")
+    assert read_symbols(tmp_path / "symbols.txt", ReadSettings()) == ("<br>", "C++", "<BR>")
     call = ["vocab", documents_file, "--size", 300, "--out", tmp_path / "out"]
     albert(*call, "--symbols", tmp_path / "symbols.txt")
     pieces = load_sentencepiece(tmp_path / "out").pieces
     assert pieces.count("<br>") == pieces.count("c++") == 1
     with pytest.raises(InputError, match="no such file"):
-        read_symbols(tmp_path / "absent.txt")
+        read_symbols(tmp_path / "absent.txt", ReadSettings())
     assert "too small" in albert(*call[:2], "--size", 260, "--out", tmp_path / "o", "--byte-fallback", expect=2).err
+
+
+def test_vocab_replaces_bad_bytes_of_symbols_as_well(tmp_path: Path, documents_file: Path) -> None:
+    (tmp_path / "symbols.txt").write_bytes(b"caf\xe9\n")
+    call = ["vocab", documents_file, "--size", 300, "--symbols", tmp_path / "symbols.txt", "--out", tmp_path / "out"]
+    assert "symbols.txt:1: invalid UTF-8" in albert(*call, expect=3).err
+    albert(*call, "--on-bad-bytes", "replace")
+    assert "caf" in load_sentencepiece(tmp_path / "out").pieces  # cleaning drops the U+FFFD

@@ -61,16 +61,22 @@ def test_hub_rows_are_joined_to_documents(tmp_path: Path) -> None:
         assert "\n" not in raised.value.message
 
 
+class FakeRows(list[dict[str, str]]):
+    """The rows of a data set, which does not list its features."""
+
+    features = None
+
+
 class FakeDatasets(ModuleType):
     """The `datasets` library with one row in every data set; it reads the offline mode when it is imported."""
 
     offline_mode: str | None = None
 
-    def __getattr__(self, name: str) -> Callable[..., list[dict[str, str]]]:
+    def __getattr__(self, name: str) -> Callable[..., FakeRows]:
         if name != "load_dataset":
             raise AttributeError(name)
         self.offline_mode = os.environ.get("HF_HUB_OFFLINE")
-        return lambda *arguments, **options: [{"text": "A row."}]
+        return lambda *arguments, **options: FakeRows([{"text": "A row."}])
 
 
 def test_hub_offline_mode_is_set_before_datasets_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,26 @@ def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, mlflow: Any) -> None:
     assert [(m.step, m.value) for m in history] == [(0, 2.0), (1, 1.0)]
 
 
+def test_lines_of_mlflow_go_to_stderr(
+    tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class PrintingClient(mlflow.tracking.MlflowClient):  # type: ignore[misc]
+        def log_batch(self, *args: Any, **kwargs: Any) -> None:
+            print("logged parameters")
+            super().log_batch(*args, **kwargs)
+
+        def set_terminated(self, *args: Any, **kwargs: Any) -> None:
+            print("View run")  # as for a run on a server
+            super().set_terminated(*args, **kwargs)
+
+    monkeypatch.setattr(mlflow.tracking, "MlflowClient", PrintingClient)
+    open_trackers(tmp_path, 0, ["mlflow"], {}).close()
+    printed = capsys.readouterr()
+    assert printed.out == ""  # stdout is for the result of the command
+    assert "logged parameters" in printed.err
+    assert "View run" in printed.err
+
+
 def test_hint_for_mlflow_has_variables_that_work(tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     with pytest.raises(ConfigError) as error:
