@@ -273,8 +273,10 @@ def _read_parent_shape(
         shape = _read_saved_shape(directory)
     else:
         shape = config.to_toml_values(ModelConfig.read(directory / "config.json"))
+    if vocab_size is None or "vocab_size" in values.get("model", {}):
+        return shape
     size = shape.get("vocab_size", vocab_size)
-    if vocab_size is not None and size != vocab_size and "vocab_size" not in values.get("model", {}):
+    if size != vocab_size:
         hint = f"build the data with that vocabulary: albert data … --vocab {directory}"
         if size > vocab_size:
             hint += f"; if you did, `albert convert {directory} --out NEW` removes the rows without a token"
