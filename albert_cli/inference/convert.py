@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import combining, normalize
 
 import torch
 from torch import Tensor
@@ -17,12 +18,13 @@ from albert_cli.inference.sentence_modules import copy_sentence_settings, read_s
 from albert_cli.model import hub, tensorflow_checkpoint, weight_files
 from albert_cli.model.heads import BareEncoder
 from albert_cli.model.hf_config import config_to_json, model_type
-from albert_cli.text.clean import Cleaning
+from albert_cli.text.clean import TokenizerConfig
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
-from albert_cli.text.tokenizers_vocabulary import read_tokenizer_files
+from albert_cli.text.tokenizers_vocabulary import read_wordpiece
 from albert_cli.text.vocabulary import CONFIG_FILE, TOKENIZER_FILE, WORDPIECE_FILE, Vocabulary
 from albert_cli.text.words import WORD_MARK
 
+_CHINESE_FILE = "vocab_chinese.txt"  # the `vocab.txt` of Google's Chinese ALBERT models
 _VOCABULARY_TENSORS = ("encoder.embeddings.word.weight", "masked.bias")  # tensors with a row for each token
 
 
@@ -125,8 +127,9 @@ def _read(checkpoint: str) -> tuple[hub.Checkpoint, Vocabulary]:
 
 
 def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
-    """Read a TensorFlow checkpoint of Google's releases, with its vocabulary (`30k-clean.model` or `vocab.txt`)."""
+    """Read a TensorFlow checkpoint of Google's releases, with its vocabulary."""
     config, config_json = tensorflow_checkpoint.read_config(directory)
+    vocabulary = _load_tensorflow_vocabulary(directory)
     tensors = tensorflow_checkpoint.read_tensors(directory, config)
     # `read_tensors` renames the model's weights. All other variables still have TensorFlow's names, with slashes.
     unknown = sorted(name for name in tensors if "/" in name)
@@ -135,30 +138,75 @@ def _read_tensorflow(directory: Path) -> tuple[hub.Checkpoint, Vocabulary]:
         console.warn(f"{directory}: left out {count_of(count, 'variable')}, not weights of the model: {unknown[0]}, …")
     weights = {name: tensor for name, tensor in tensors.items() if "/" not in name}
     source = hub.use_pair_template(hub.Checkpoint(directory, config, config_json, model_type(config), weights))
-    return source, _load_tensorflow_vocabulary(directory)
+    return source, vocabulary
 
 
 def _load_tensorflow_vocabulary(directory: Path) -> Vocabulary:
-    """Load the `*.model` of an ALBERT, or else the tokenizer of a BERT, with the case that its pieces have.
+    """Load the `*.model` of an ALBERT, or else the tokenizer of a BERT or of a Chinese ALBERT.
 
-    In the archives of BERT, only the name says whether a model is cased. The pieces of uncased models are lower-cased.
+    In the archives, only the name says whether a model is cased. The pieces of uncased models are lower-cased.
     """
     if models := sorted(directory.glob("*.model")):
-        return SentencePieceVocabulary(store.read_bytes(models[0]), Cleaning(), directory)
-    vocabulary = Vocabulary.load(directory)
-    words = [piece.removeprefix(WORD_MARK) for piece in vocabulary.text_pieces]
-    # Not markup: the uncased Chinese vocabulary has the pieces <S> and <T>.
-    is_cased = any(word.isalpha() and word != word.lower() for word in words)
-    if (directory / TOKENIZER_FILE).exists() or not is_cased:
+        return _load_sentencepiece(models[0])
+    paths = [directory / name for name in (WORDPIECE_FILE, _CHINESE_FILE) if (directory / name).exists()]
+    if (directory / TOKENIZER_FILE).exists() or not paths:
+        return Vocabulary.load(directory)
+    return _load_wordpiece(paths[0])
+
+
+def _load_sentencepiece(path: Path) -> SentencePieceVocabulary:
+    """Load the `*.model` of an ALBERT.
+
+    If `tokenizer_config.json` does not set the case or the accents, the tokenizer keeps those that the pieces have.
+    """
+    config_path = path.parent / CONFIG_FILE
+    has_config = config_path.is_file()
+    settings = store.read_json(config_path) if has_config else {}
+    config = store.read_record(config_path, TokenizerConfig) if has_config else TokenizerConfig()
+    model = store.read_bytes(path)
+    vocabulary = SentencePieceVocabulary(model, config.cleaning, path.parent)
+    if config.albert_cleaning is not None:
         return vocabulary
-    cased = read_tokenizer_files(directory, {"do_lower_case": False})
+    if "do_lower_case" not in settings and _has_capitals(vocabulary):
+        config = dataclasses.replace(config, do_lower_case=False)
+        _print_note(path, "pieces with capital letters, so the tokenizer does not lower-case texts", "do_lower_case")
+    if "keep_accents" not in settings and _has_accents(vocabulary):
+        config = dataclasses.replace(config, keep_accents=True)
+        _print_note(path, "pieces with accents, so the tokenizer keeps the accents of texts", "keep_accents")
+    return SentencePieceVocabulary(model, config.cleaning, path.parent)
+
+
+def _load_wordpiece(path: Path) -> Vocabulary:
+    """Load a `vocab.txt`; if `tokenizer_config.json` does not set the case, the tokenizer keeps that of the pieces."""
+    vocabulary = read_wordpiece(path)
+    if not _has_capitals(vocabulary):
+        return vocabulary
+    cased = read_wordpiece(path, {"do_lower_case": False})
     if cased.fingerprint != vocabulary.fingerprint:  # else `tokenizer_config.json` sets the case
-        path = directory / WORDPIECE_FILE
-        console.info(
-            f"{path}: has pieces with capital letters, so the tokenizer does not lower-case texts; "
-            f"to change this, set do_lower_case in {directory / CONFIG_FILE}"
-        )
+        _print_note(path, "pieces with capital letters, so the tokenizer does not lower-case texts", "do_lower_case")
     return cased
+
+
+def _has_capitals(vocabulary: Vocabulary) -> bool:
+    """Return True if pieces have capital letters, without markup such as <S> in the uncased Chinese vocabulary."""
+    words = (piece.removeprefix(WORD_MARK) for piece in vocabulary.text_pieces)
+    return _is_frequent(word.isalpha() and word != word.lower() for word in words)
+
+
+def _has_accents(vocabulary: Vocabulary) -> bool:
+    """Return True if pieces have combining characters, which `Cleaning.strip_accents` would drop."""
+    return _is_frequent(any(map(combining, normalize("NFD", piece))) for piece in vocabulary.text_pieces)
+
+
+def _is_frequent(matches: Iterable[bool]) -> bool:
+    """Return True if more than one in a thousand is True; fewer pieces may be strays of a cleaned text."""
+    flags = list(matches)
+    return sum(flags) * 1000 > len(flags)
+
+
+def _print_note(path: Path, content: str, key: str) -> None:
+    """Print the content of a vocabulary that has decided a setting, and the key of `tokenizer_config.json` for it."""
+    console.info(f"{path}: has {content}; to change this, set {key} in {path.parent / CONFIG_FILE}")
 
 
 def _require_encoder(source: hub.Checkpoint) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,9 +28,10 @@ from albert_cli.inference.sentence_modules import SentenceSettings, read_sentenc
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder
 from albert_cli.tasks.base import AnyTask, as_any_task, check_finite, iter_evaluation_batches
-from albert_cli.tasks.classification import Classification
-from albert_cli.tasks.features import Features
+from albert_cli.tasks.classification import Classification, TextExample
+from albert_cli.tasks.features import Features, PairFeatures
 from albert_cli.text.read_settings import OnBadBytes
+from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.device import autocast
 
 Pooling = Literal["mean", "cls", "pooler"]
@@ -38,8 +39,39 @@ Vectors = NDArray[np.float32]
 _SUFFIXES = (".jsonl", ".safetensors")
 WriteVectors = Callable[[Sequence[InputRow], Vectors], None]  # writes the vectors [N, H] of N rows
 _ONE_OR_TWO_TEXTS = 0  # value of `Classification.inputs`: an input line is one text or a pair of texts
-# A task without labels and metrics, which only reads texts and pairs as a classifier does.
-TEXT_READER: AnyTask = as_any_task(Classification(name="", title="", metrics=(), inputs=_ONE_OR_TWO_TEXTS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TextReader(Classification):
+    """A task without labels and metrics, which only reads texts and pairs as a classifier does.
+
+    sentence_settings: of the model, if it is one of sentence-transformers, which changes the texts that it tokenizes.
+    """
+
+    sentence_settings: SentenceSettings
+
+    def encode(self, examples: Sequence[TextExample], vocabulary: Vocabulary, max_seq_length: int) -> PairFeatures:
+        """Put the model's prompt before each text or pair, lower-case the texts if the model requires it, and encode.
+
+        As in sentence-transformers, the second text of a pair has no prompt.
+        """
+        prepared = []
+        for example in examples:
+            text_a = self.sentence_settings.prompt + example.text_a
+            text_b = example.text_b
+            if self.sentence_settings.lowercase:
+                text_a = text_a.lower()
+                text_b = None if text_b is None else text_b.lower()
+            prepared.append(replace(example, text_a=text_a, text_b=text_b))
+        return super().encode(prepared, vocabulary, max_seq_length)
+
+
+def _text_reader(settings: SentenceSettings) -> AnyTask:
+    """Return the task that reads texts for a model with these settings."""
+    return as_any_task(_TextReader(name="", title="", metrics=(), inputs=_ONE_OR_TWO_TEXTS, sentence_settings=settings))
+
+
+TEXT_READER = _text_reader(SentenceSettings())
 
 
 @dataclass(frozen=True)
@@ -100,9 +132,10 @@ def encode_file(
     """Encode every row of a file, or of standard input (`-`), as a vector.
 
     Inputs are read as by `albert predict`, and truncated to the model's positions, or to the smaller limit of a
-    sentence-transformers model. Without `pooling`, it is that of such a model, or else "mean". `out` ends in .jsonl
-    (one object with `id` and `vector` per line) or in .safetensors (`vectors` [N, H] float32, in memory until the last
-    row); without `out`, JSON lines go to stdout.
+    sentence-transformers model. The texts get the default prompt of such a model, and are lower-cased if it requires
+    this. Without `pooling`, it is that of such a model, or else "mean". `out` ends in .jsonl (one object with `id` and
+    `vector` per line) or in .safetensors (`vectors` [N, H] float32, in memory until the last row); without `out`, JSON
+    lines go to stdout.
     """
     if out is not None and out.suffix not in _SUFFIXES:
         raise ConfigError(f"--out {out}: unknown format", f"use a name that ends in {' or '.join(_SUFFIXES)}")
@@ -115,9 +148,12 @@ def encode_file(
     limit = min(positions, settings.max_length or positions)
     width = opened.checkpoint.config.hidden_size
     totals = InputTotals()
-    chunks = read_rows(TEXT_READER, opened.checkpoint.finetuned_task, input_file, on_bad_bytes)
+    reader = _text_reader(settings)
+    if settings.prompt:
+        console.info(f"{opened.checkpoint.directory}: its default prompt {settings.prompt!r} is put before each text")
+    chunks = read_rows(reader, opened.checkpoint.finetuned_task, input_file, on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
-        for tokenized in run_ahead(tokenize_rows(chunks, TEXT_READER, vocabulary, limit)):
+        for tokenized in run_ahead(tokenize_rows(chunks, reader, vocabulary, limit)):
             with autocast(opened.settings.precision, opened.device):
                 vectors = encode_features(model, tokenized.features, pooling, opened.device)
             write(tokenized.rows, vectors)

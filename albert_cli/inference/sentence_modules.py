@@ -15,6 +15,7 @@ from albert_cli.text.vocabulary import CONFIG_FILE
 
 _MODULES_FILE: Final = "modules.json"
 _TRANSFORMER_FILE: Final = "sentence_bert_config.json"
+_PROMPTS_FILE: Final = "config_sentence_transformers.json"
 # The modules whose effect albert computes or the settings describe. A normalized vector only has another length.
 _KNOWN_MODULES: Final = ("Transformer", "Pooling", "Normalize")
 # The keys of pooling modes until version 5 of sentence-transformers, each true or false.
@@ -34,11 +35,14 @@ class SentenceSettings:
 
     pooling: the mode, such as "mean" or "cls+max"; max_length: the number of tokens to which texts are truncated; both
     are None if the files do not have them. further_modules: the classes of modules that change the pooled vectors.
+    prompt: is put before each text or pair. lowercase: True if texts are lower-cased before the tokenizer reads them.
     """
 
     pooling: str | None = None
     max_length: int | None = None
     further_modules: tuple[str, ...] = ()
+    prompt: str = ""
+    lowercase: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,20 @@ def read_sentence_settings(directory: Path) -> SentenceSettings:
     if not modules:
         return SentenceSettings()
     folders = {module.type.rpartition(".")[2]: module.path for module in modules}
+    prompt = _read_prompt(directory)
     pooling = None
     if "Pooling" in folders:
-        pooling = _pooling_mode(store.read_json(directory / folders["Pooling"] / "config.json"))
-    further_modules = tuple(name for name in folders if name not in _KNOWN_MODULES)
-    return SentenceSettings(pooling, _read_max_length(directory), further_modules)
+        values = store.read_json(directory / folders["Pooling"] / "config.json")
+        pooling = _pooling_mode(values)
+        if prompt and values.get("include_prompt") is False and pooling not in (None, "cls"):
+            pooling = f"{pooling} without the prompt"
+    return SentenceSettings(
+        pooling=pooling,
+        max_length=_read_max_length(directory),
+        further_modules=tuple(name for name in folders if name not in _KNOWN_MODULES),
+        prompt=prompt,
+        lowercase=_read_optional_json(directory / _TRANSFORMER_FILE).get("do_lower_case") is True,
+    )
 
 
 def copy_sentence_settings(source: Path, target: Path) -> None:
@@ -68,7 +81,7 @@ def copy_sentence_settings(source: Path, target: Path) -> None:
     The tokenizer's file, which may have the limit of tokens, is not copied.
     """
     modules = _read_modules(source)
-    for name in (_MODULES_FILE, _TRANSFORMER_FILE):
+    for name in (_MODULES_FILE, _TRANSFORMER_FILE, _PROMPTS_FILE):
         if modules and (source / name).is_file():
             store.write_bytes(target / name, store.read_bytes(source / name))
     for folder in {module.path for module in modules if module.path}:
@@ -94,8 +107,20 @@ def _pooling_mode(values: Mapping[str, object]) -> str | None:
 def _read_max_length(directory: Path) -> int | None:
     """Return the number of tokens to which sentence-transformers truncates texts, None if no file has it."""
     for name, key in ((_TRANSFORMER_FILE, "max_seq_length"), (CONFIG_FILE, "model_max_length")):
-        path = directory / name
-        length = store.read_json(path).get(key) if path.is_file() else None
+        length = _read_optional_json(directory / name).get(key)
         if isinstance(length, int):
             return length
     return None
+
+
+def _read_prompt(directory: Path) -> str:
+    """Return the prompt that sentence-transformers puts before a text by default, "" if there is none."""
+    values = _read_optional_json(directory / _PROMPTS_FILE)
+    prompts = values.get("prompts")
+    prompt = prompts.get(values.get("default_prompt_name")) if isinstance(prompts, dict) else None
+    return prompt if isinstance(prompt, str) else ""
+
+
+def _read_optional_json(path: Path) -> Mapping[str, object]:
+    """Read a JSON object; return an empty one if there is no such file."""
+    return store.read_json(path) if path.is_file() else {}

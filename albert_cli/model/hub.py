@@ -58,6 +58,7 @@ _SEGMENT_TABLE: Final = "encoder.embeddings.segment.weight"
 _HUB_FILES: Final = (
     *("config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json", "vocab.txt", "added_tokens.json"),
     *(*OTHER_TOKENIZER_FILES, "modules.json", "*_Pooling/config.json", "sentence_bert_config.json"),
+    "config_sentence_transformers.json",
 )
 _MIN_SEQ_LENGTH: Final = 5  # the minimum of `max_seq_length` in recipes
 

@@ -6,7 +6,7 @@ In BIO the first word of an entity has the tag B-TYPE, its further words have I-
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -117,9 +117,14 @@ def count_entities_cutting_words(entities: Sequence[Entity], words: Sequence[tup
     return sum(entity.start in inner_positions or entity.end in inner_positions for entity in entities)
 
 
-def tag_labels(types: Sequence[str]) -> tuple[str, ...]:
+def tag_labels(types: Iterable[str]) -> tuple[str, ...]:
     """Return the classes of a word: O, then B and I of each type in alphabetical order."""
     return (OUTSIDE, *(f"{prefix}-{kind}" for kind in sorted(set(types)) for prefix in "BI"))
+
+
+def entity_types(tags: Iterable[str]) -> list[str]:
+    """Return the types of the tags in alphabetical order, each once."""
+    return sorted({tag[2:] for tag in tags if tag != OUTSIDE})
 
 
 def inside_tag(tag: str) -> str:

@@ -34,9 +34,11 @@ from albert_cli.tasks.classification import softmax
 from albert_cli.tasks.entities import (
     OUTSIDE,
     Entity,
+    entity_types,
     find_overlapped_words,
     inside_tag,
     is_tag,
+    normalize_tags,
     score_entities,
     tag_labels,
     tags_to_entities,
@@ -109,24 +111,31 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
         )
 
     def _token_labels(self, example: TokenExample, begun_word: Int64, starts: Int32, ends: Int32) -> Int64:
-        """Return the class of each token of a tagged text, int64 [tokens]; `IGNORED` if the model lacks the tag.
+        """Return the class of each token of a tagged text, int64 [tokens], as in `_tag_classes`.
 
         A word's first token has the word's tag, and its further tokens have the I tag of the same type. A token that is
         only a blank has the next word's tag if this is an I tag, and O otherwise.
         begun_word: the word that each token begins, or -1; starts, ends: each token's first and end character.
         """
-        class_of_tag = {tag: index for index, tag in enumerate(self.labels)}
         tags = [*(example.tags or ()), OUTSIDE]  # blanks after the last word are outside
-        class_of_first = np.array([class_of_tag.get(tag, IGNORED) for tag in tags])
-        class_of_further = np.array([class_of_tag.get(inside_tag(tag), IGNORED) for tag in tags])
-        blank_tags = [tag if tag.startswith("I-") else OUTSIDE for tag in tags]
-        class_of_blank = np.array([class_of_tag.get(tag, IGNORED) for tag in blank_tags])
+        class_of_first = self._tag_classes(tags)
+        class_of_further = self._tag_classes([inside_tag(tag) for tag in tags])
+        class_of_blank = self._tag_classes([tag if tag.startswith("I-") else OUTSIDE for tag in tags])
         end_of_text = (len(example.text), len(example.text))
         word_starts, word_ends = np.array([*example.words, end_of_text], dtype=np.int64).T
         # Find the first word that ends after the token's start. The token is in this word or before it.
         word = np.searchsorted(word_ends[:-1], starts, side="right")
         labels = np.where(word_starts[word] < ends, class_of_further[word], class_of_blank[word])
         return np.where(begun_word >= 0, class_of_first[begun_word], labels)
+
+    def _tag_classes(self, tags: Sequence[str]) -> Int64:
+        """Return the class of each BIO tag, int64 [tags]; `IGNORED` if the model lacks the tag.
+
+        A B tag that the model lacks has the class of the I tag: in the schemes IO and IOB1, an I tag begins an entity.
+        """
+        class_of_tag = {tag: index for index, tag in enumerate(self.labels)}
+        classes = [class_of_tag.get(tag, class_of_tag.get(inside_tag(tag), IGNORED)) for tag in tags]
+        return np.array(classes, dtype=np.int64)
 
     def new_model(self, config: ModelConfig) -> TokenClassifier:
         return TokenClassifier(config, len(self.labels))
@@ -195,16 +204,20 @@ class TokenClassification(Task[TokenExample, TokenFeatures, list[Array]]):
     def compute_metrics(
         self, outputs: list[Array], features: TokenFeatures, examples: Sequence[TokenExample]
     ) -> dict[str, float]:
-        """Return entity precision, recall and F1, the accuracy of tags, and the mean loss of words with logits."""
+        """Return entity precision, recall and F1, the accuracy of tags, and the mean loss of words with logits.
+
+        The predicted tags are compared as BIO tags. The loss leaves out words whose tag the model lacks.
+        """
         gold = []
         predicted = []
         losses = []
         for example, logits in zip(examples, outputs, strict=True):
             tags = example.tags or ()
             gold.append(tags)
-            predicted.append(self.predict_tags(example, logits))
-            labels = [self.labels.index(tag) for tag in tags[: len(logits)]]
-            gold_probabilities = softmax(logits)[np.arange(len(labels)), labels]
+            predicted.append(normalize_tags(self.predict_tags(example, logits), example.id))
+            classes = self._tag_classes(tags[: len(logits)])
+            words = np.flatnonzero(classes != IGNORED)
+            gold_probabilities = softmax(logits)[words, classes[words]]
             losses.append(-np.log(gold_probabilities + 1e-30))  # finite for a probability of 0
         return {**score_entities(gold, predicted), "loss": float(np.concatenate(losses).mean())}
 
@@ -323,14 +336,13 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         labels = model_labels
     else:
         examples = read_token_file(Path(first_file))
-        labels = tag_labels([tag[2:] for example in examples for tag in example.tags or () if tag != OUTSIDE])
+        labels = tag_labels(entity_types(tag for example in examples for tag in example.tags or ()))
     if len(labels) < 2:
         raise InputError(f"{first_file}: no entities, so there is nothing to learn")
     for split, file in files.items():
         for note in describe_file(Path(file), labeled=split != "test"):
             console.info(note)
-    types = ", ".join(label[2:] for label in labels if label.startswith("B-"))
-    console.info(f"{first_file}: words → entities ({types})")
+    console.info(f"{first_file}: words → entities ({', '.join(entity_types(labels))})")
     has_default_title = settings.title == TableSettings.title
     task = TokenClassification(
         name=NER,

@@ -17,7 +17,14 @@ from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, have_blanks, read_conll
 from albert_cli.tasks.data_files import find_split_file, read_lines
-from albert_cli.tasks.entities import Entity, count_entities_cutting_words, entities_to_tags, normalize_tags
+from albert_cli.tasks.entities import (
+    OUTSIDE,
+    Entity,
+    count_entities_cutting_words,
+    entities_to_tags,
+    entity_types,
+    normalize_tags,
+)
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
@@ -171,18 +178,18 @@ def read_token_file(
 ) -> list[TokenExample]:
     """Read all texts of a file in the format of its ending, with their tags if `labeled`.
 
-    Raises `InputError` naming file and line if the file is damaged, for a tag that is not in `tags` unless `tags` is
-    empty, and with `unique_ids` for a repeated id.
+    Raises `InputError` naming file and line if the file is damaged, for a tag whose type is not in `tags` unless `tags`
+    is empty, and with `unique_ids` for a repeated id.
     """
     iter_examples = _iter_json_examples if path.suffix.lower() in _JSON_SUFFIXES else _iter_conll_examples
+    types = entity_types(tags)
     examples = []
     located_ids = []
     for example, lines in iter_examples(path, labeled=labeled):
         located_ids.append((example.id, f"{path}:{lines[0]}"))
         for tag, number in zip(example.tags or (), lines, strict=False):  # without tags there is nothing to check
-            if tags and tag not in tags:
-                types = ", ".join(name[2:] for name in tags if name.startswith("B-")) or ", ".join(tags)
-                message = f"{path}:{number}: the tag {tag!r} is of none of the model's types ({types})"
+            if tags and tag != OUTSIDE and tag[2:] not in types:
+                message = f"{path}:{number}: the tag {tag!r} is of none of the model's types ({', '.join(types)})"
                 raise InputError(message, "correct it, or train on data that have this type")
         examples.append(example)
     if not examples:

@@ -33,9 +33,9 @@ _MAX_SCORE_ERROR = 1e-3  # nats: SentencePiece adds scores in single precision, 
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece unigram model with its cleaning.
 
-    proto: the parsed model (a `ModelProto`), in which `unigram.penalize_digit_comma` has lowered the scores of pieces
-    with a digit and a comma, unless the cleaning has `transformers_rules`; first_ordinary_id: the lowest id of a piece
-    that is text.
+    proto: the parsed model (a `ModelProto`), in which special tokens are control pieces, and in which
+    `unigram.penalize_digit_comma` has lowered the scores of pieces with a digit and a comma, unless the cleaning has
+    `transformers_rules`; first_ordinary_id: the lowest id of a piece that is text.
     """
 
     cleaning: Cleaning  # never None, unlike in the base class
@@ -51,6 +51,7 @@ class SentencePieceVocabulary(Vocabulary):
         self._path = directory / MODEL_FILE if directory else Path(MODEL_FILE)
         try:
             self.proto = read_model(model_bytes)
+            _hide_special_tokens(self.proto)
             if not cleaning.transformers_rules:
                 penalize_digit_comma(self.proto)
             self._processor = SentencePieceProcessor(model_proto=self.proto.SerializeToString())
@@ -71,7 +72,7 @@ class SentencePieceVocabulary(Vocabulary):
         self._byte_of_id = {i: int(p.piece[1:-1], 16) for i, p in enumerate(self.proto.pieces) if p.type == p.BYTE}
         text_pieces = []
         for index, piece in enumerate(pieces):
-            is_text = index >= self.first_ordinary_id and index not in self._byte_of_id
+            is_text = index >= self.first_ordinary_id and index not in self._byte_of_id and index not in special
             text_pieces.append(piece if is_text else "")
         super().__init__(pieces, text_pieces, special, cleaning)
 
@@ -191,6 +192,16 @@ class SentencePieceVocabulary(Vocabulary):
         store.write_bytes(directory / MODEL_FILE, self._model_bytes)
         store.write_text(directory / TOKENIZER_FILE, self._tokenizer_json + "\n")
         store.write_json(directory / CONFIG_FILE, build_tokenizer_config(self.cleaning, model_max_length))
+
+
+def _hide_special_tokens(proto: Any) -> None:
+    """Make user-defined special tokens control pieces, in place, so that no text contains them.
+
+    Other programs may train a model with `user_defined_symbols=[MASK]`: SentencePiece then finds [MASK] in texts.
+    """
+    for p in proto.pieces:
+        if p.type == p.USER_DEFINED and p.piece in SPECIAL_TOKENS.values():
+            p.type = p.CONTROL
 
 
 def _first_ordinary_id(proto: Any, special: SpecialIds) -> int:

@@ -214,18 +214,23 @@ def _encode_after(special_name: str, special_id: int, text: str, tokenizer: Toke
 # ---------------------------------------------------------------- reading
 
 
-def read_tokenizer_files(directory: Path, defaults: Mapping[str, object] | None = None) -> TokenizersVocabulary:
-    """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used.
-
-    defaults: values for keys that `tokenizer_config.json` lacks.
-    """
-    config = {**(defaults or {}), **_read_config(directory)}
+def read_tokenizer_files(directory: Path) -> TokenizersVocabulary:
+    """Read `tokenizer.json`, else `vocab.txt`; raise `CheckpointError` if neither can be used."""
     path = directory / TOKENIZER_FILE
-    if store.exists_or_is_listed(path):
-        tokenizer = _parse_tokenizer(path)
-        use_configured_normalizer(tokenizer, directory, config)
-        return TokenizersVocabulary(tokenizer, config, path)
-    path = directory / WORDPIECE_FILE
+    if not store.exists_or_is_listed(path):
+        return read_wordpiece(directory / WORDPIECE_FILE)
+    config = _read_config(directory)
+    tokenizer = _parse_tokenizer(path)
+    use_configured_normalizer(tokenizer, directory, config)
+    return TokenizersVocabulary(tokenizer, config, path)
+
+
+def read_wordpiece(path: Path, defaults: Mapping[str, object] | None = None) -> TokenizersVocabulary:
+    """Read a `vocab.txt` of any name; raise `CheckpointError` if it cannot be used.
+
+    defaults: values for keys that the `tokenizer_config.json` next to it lacks.
+    """
+    config = {**(defaults or {}), **_read_config(path.parent)}
     return TokenizersVocabulary(build_wordpiece(path, config), config, path)
 
 

@@ -159,8 +159,10 @@ def read_all_into(model: nn.Module, directory: Path) -> None:
     loading.load_weights(model, checkpoint, loading.LoadPolicy.EVERYTHING)
 
 
-def write_modules(directory: Path, pooling: dict[str, object], *further: str) -> None:
-    """Write the files that sentence-transformers 5 saves next to a model."""
+def write_modules(
+    directory: Path, pooling: dict[str, object], *further: str, lowercase: bool = False, prompt: str | None = None
+) -> None:
+    """Write the files that sentence-transformers 5 saves next to a model; prompt: the one put before each text."""
     names = {"": "Transformer", "1_Pooling": "Pooling", **{f"{i}_{name}": name for i, name in enumerate(further, 2)}}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
@@ -169,4 +171,7 @@ def write_modules(directory: Path, pooling: dict[str, object], *further: str) ->
     (directory / "modules.json").write_text(json.dumps(modules))
     (directory / "1_Pooling").mkdir()
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 12, "do_lower_case": False}))
+    transformer = {"max_seq_length": 12, "do_lower_case": lowercase}
+    (directory / "sentence_bert_config.json").write_text(json.dumps(transformer))
+    prompts = {"prompts": {"query": prompt}, "default_prompt_name": None if prompt is None else "query"}
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(prompts))

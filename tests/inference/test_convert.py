@@ -32,7 +32,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
 from tests.helpers.hugging_face import hf_config, write_modules
 from tests.helpers.tokenizers import BERT_ROLES, lines_of_eight_languages, train_byte_level, train_wordpiece
-from tests.helpers.vocabularies import ALBERT_OPTIONS, train_elsewhere
+from tests.helpers.vocabularies import ALBERT_OPTIONS, load_sentencepiece, train_elsewhere
 
 ROWS = 1500
 
@@ -322,33 +322,80 @@ def test_read_config_names_the_activation_of_the_release(kind: str, expected: st
     assert config.hidden_act == expected
 
 
+def write_release(
+    directory: Path, kind: str, vocabulary_size: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write the files of a TensorFlow checkpoint around its vocabulary; reading its tensors is replaced.
+
+    options: the content of `tokenizer_config.json`, which most releases lack.
+    """
+    config, _ = tensorflow_model(kind)
+    (directory / f"{kind}_config.json").write_text(json.dumps(config | {"vocab_size": vocabulary_size}))
+    (directory / "model.ckpt-1.index").touch()
+    if options:
+        (directory / "tokenizer_config.json").write_text(json.dumps(options))
+    shape, _ = read_config(directory)
+    weights = PretrainingModel(shape).state_dict()
+    monkeypatch.setattr(tensorflow_checkpoint, "read_tensors", lambda *_: weights)
+
+
 @pytest.mark.parametrize(
-    ("piece", "options", "expected"),
+    ("kind", "name", "piece", "options", "expected"),
     [
-        ("Paris", {}, "Paris"),  # the archive of a cased model says only in its name that it is cased
-        ("Paris", {"do_lower_case": True}, "paris"),
-        ("<S>", {}, "paris"),  # markup in Google's uncased Chinese vocabulary
-        ("ℝ", {}, "paris"),  # a sign, not a letter in upper case: it has no lower case
+        ("bert", "vocab.txt", "Paris", {}, "Paris"),  # the archive of a cased model says only in its name that it is
+        ("bert", "vocab.txt", "Paris", {"do_lower_case": True}, "paris"),
+        ("bert", "vocab.txt", "<S>", {}, "paris"),  # markup in Google's uncased Chinese vocabulary
+        ("bert", "vocab.txt", "ℝ", {}, "paris"),  # a sign, not a letter in upper case: it has no lower case
+        ("albert", "vocab_chinese.txt", "<S>", {}, "paris"),
+        ("albert", "vocab_chinese.txt", "Paris", {}, "Paris"),
     ],
 )
 def test_convert_cased_tensorflow_model_keeps_case(
-    piece: str, options: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind: str, name: str, piece: str, options: dict[str, Any], expected: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     pieces = [*BERT_ROLES.values(), "[unused0]", "paris", piece]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    config, _ = tensorflow_model("bert")
-    (tmp_path / "bert_config.json").write_text(json.dumps(config | {"vocab_size": len(pieces)}))
-    (tmp_path / "model.ckpt-1.index").touch()
-    if options:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(options))
-    shape, _ = read_config(tmp_path)
-    weights = PretrainingModel(shape).state_dict()
-    monkeypatch.setattr(tensorflow_checkpoint, "read_tensors", lambda *_: weights)
+    (tmp_path / name).write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    write_release(tmp_path, kind, len(pieces), options, monkeypatch)
     convert(str(tmp_path), tmp_path / "out")
     vocabulary = Vocabulary.load(tmp_path / "out")
     assert [vocabulary.pieces[index] for index in vocabulary.encode("Paris")] == [expected]
     fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert fast.tokenize("Paris") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "expected"),
+    [
+        (["Ré"], {}, "Ré"),
+        (["Ré"], {"do_lower_case": True}, "ré"),
+        (["Ré"], {"keep_accents": False, "model_max_length": 64}, "Re"),
+        (["Ré"], {"do_lower_case": False, "keep_accents": True}, "Ré"),
+        (["Ré"], {"do_lower_case": True, "keep_accents": False}, "re"),
+        (["Re"], {}, "Re"),
+        (["ré"], {}, "ré"),
+        (["ré"], {"keep_accents": False}, "re"),
+        ([], {}, "re"),
+        ([], {"do_lower_case": False, "keep_accents": True}, "Ré"),
+    ],
+)
+def test_convert_cased_tensorflow_albert_keeps_case(
+    pieces: list[str], options: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_elsewhere(tmp_path, vocab_size=100 + len(pieces), user_defined_symbols=pieces, **ALBERT_OPTIONS)
+    (tmp_path / "spiece.model").rename(tmp_path / "30k-clean.model")
+    write_release(tmp_path, "albert", 100 + len(pieces), options, monkeypatch)
+    convert(str(tmp_path), tmp_path / "out")
+    vocabulary = load_sentencepiece(tmp_path / "out")
+    assert vocabulary.normalize("Ré") == expected
+    assert vocabulary.cleaning.transformers_rules is False
+
+
+def test_convert_tensorflow_without_vocabulary_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_release(tmp_path, "albert", ROWS, {}, monkeypatch)
+    monkeypatch.setattr(tensorflow_checkpoint, "read_tensors", None)  # the vocabulary is read first: that is fast
+    with pytest.raises(CheckpointError, match=r"no spiece\.model"):
+        convert(str(tmp_path), tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["albert", "bert"])

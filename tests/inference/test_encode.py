@@ -31,6 +31,8 @@ from albert_cli.model.heads import (
 )
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.glue import GLUE
+from albert_cli.text.clean import Cleaning
+from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.approximate import approximate
 from tests.helpers.command import albert
@@ -218,10 +220,33 @@ def test_encode_other_pooling_than_the_model_warns(pretrained: Path, tmp_path: P
     assert "warning" not in albert(*call, "--pooling", "cls").err
 
 
-def test_encode_equals_sentence_transformers(tiny_vocabulary: Path, tmp_path: Path) -> None:
+def cased(directory: Path, vocabulary: Path) -> Path:
+    """Write a copy of a vocabulary that does not lower-case texts."""
+    directory.mkdir()
+    model = (vocabulary / "spiece.model").read_bytes()
+    SentencePieceVocabulary(model, Cleaning(lowercase=False)).copy_to(directory)
+    return directory
+
+
+def test_encode_prepares_texts_of_a_sentence_model(tiny_vocabulary: Path, tmp_path: Path) -> None:
+    plain = written(tmp_path / "plain", cased(tmp_path / "cased", tiny_vocabulary), "Model")
+    shutil.copytree(plain, tmp_path / "it")
+    write_modules(tmp_path / "it", {"pooling_mode": "mean"}, prompt="Wi: ")
+    (tmp_path / "it" / "sentence_bert_config.json").write_text('{"do_lower_case": true}')  # and no limit of tokens
+    values = [{"text": "BADE"}, {"text": "Zo", "text_pair": "BADE"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(value) + "\n" for value in values))
+    printed = albert("encode", tmp_path / "it", "--input", tmp_path / "in.jsonl")
+    rows = [json.loads(line)["vector"] for line in printed.out.splitlines()]
+    prepared = [TextExample("wi: bade", None, None, "1"), TextExample("wi: zo", "bade", None, "2")]
+    assert np.allclose(rows, vectors(plain, prepared), atol=1e-5)
+    assert "'Wi: '" in printed.err and "warning" not in printed.err
+
+
+@pytest.mark.parametrize("options", [{}, {"lowercase": True, "prompt": "Wi: "}])
+def test_encode_equals_sentence_transformers(options: dict[str, Any], tiny_vocabulary: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    directory = written(tmp_path / "it", tiny_vocabulary, "Model")
-    write_modules(directory, {**LEGACY_POOLING, "word_embedding_dimension": 16})
+    directory = written(tmp_path / "it", cased(tmp_path / "cased", tiny_vocabulary), "Model")
+    write_modules(directory, {**LEGACY_POOLING, "word_embedding_dimension": 16}, **options)
     theirs = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
     theirs.save(str(tmp_path / "saved"))
     (tmp_path / "in.txt").write_text("\n".join(LINES) + "\n")

@@ -38,6 +38,24 @@ def test_read_sentence_settings_length_of_the_tokenizer(tmp_path: Path) -> None:
     assert read_sentence_settings(tmp_path).max_length == 48
 
 
+@pytest.mark.parametrize(
+    ("prompts", "prompt"),
+    [
+        ({"prompts": {"query": "ask: "}, "default_prompt_name": "query"}, "ask: "),
+        ({"prompts": {"query": "ask: "}, "default_prompt_name": None}, ""),
+        ({"prompts": {"query": "ask: "}, "default_prompt_name": "document"}, ""),
+        ({"prompts": {"query": None}, "default_prompt_name": "query"}, ""),
+        ({}, ""),
+    ],
+)
+def test_read_sentence_settings_of_the_texts(prompts: dict[str, object], prompt: str, tmp_path: Path) -> None:
+    write_modules(tmp_path, {"pooling_mode": "mean", "include_prompt": False}, lowercase=True)
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    settings = read_sentence_settings(tmp_path)
+    pooling = "mean without the prompt" if prompt else "mean"
+    assert (settings.prompt, settings.lowercase, settings.pooling) == (prompt, True, pooling)
+
+
 def test_read_sentence_settings_of_another_model_are_empty(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 48}))
     assert read_sentence_settings(tmp_path) == SentenceSettings()

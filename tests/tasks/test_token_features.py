@@ -15,7 +15,7 @@ import transformers
 from albert_cli.model.packing import PackedTokens
 from albert_cli.tasks.entities import tag_labels
 from albert_cli.tasks.token_classification import TokenClassification
-from albert_cli.tasks.token_data import TokenExample, split_words
+from albert_cli.tasks.token_data import TokenExample, read_token_file, split_words
 from albert_cli.tasks.token_features import IGNORED, TokenFeatures, split_into_windows, window_overlap
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.checkpoints import untrained
@@ -168,3 +168,36 @@ def test_describe_collapse_with_o_as_the_last_tag(vocabulary: Vocabulary) -> Non
     only_o = np.array([[0.0, 0.0, 1.0]], dtype=np.float32)
     assert task.describe_collapse([only_o], features) == "no entity in any text"
     assert task.describe_collapse([only_o[:, ::-1]], features) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "tags", "gold_classes"),
+    [
+        (("O", "I-PER"), "I-PER I-PER O", [1, 1, 0]),  # IO
+        (("O", "B-LOC", "I-LOC", "I-PER"), "I-PER I-LOC I-LOC B-LOC O", [3, 1, 2, 1, 0]),  # IOB1, as in CoNLL 2003
+        (("O", "B-PER"), "B-PER O", [1, 0]),
+    ],
+)
+def test_token_task_scores_a_head_without_some_tags(
+    labels: tuple[str, ...], tags: str, gold_classes: list[int], vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    words = zip(["bade", "wi", "figo", "luma", "ne"], tags.split(), strict=False)
+    (tmp_path / "a.conll").write_text("".join(f"{word} {tag}\n" for word, tag in words))
+    task = replace(TASK, labels=labels)
+    examples = read_token_file(tmp_path / "a.conll", tags=labels)
+    features = task.encode(examples, vocabulary, LIMIT)
+    assert features.labels is not None
+    assert features.labels[features.begun_word >= 0].tolist() == gold_classes
+    perfect = 60 * np.eye(len(labels), dtype=np.float32)[[labels.index(tag) for tag in tags.split()]]
+    scores = task.compute_metrics([perfect], features, examples)
+    assert (scores["entity_f1"], scores["accuracy"]) == (1, 1)
+
+
+def test_token_task_scores_words_whose_tag_the_head_lacks(vocabulary: Vocabulary) -> None:
+    task = replace(TASK, labels=("O", "B-PER"))
+    people = replace(example("bade wi ne"), tags=("B-PER", "I-PER", "O"))
+    features = task.encode([people], vocabulary, LIMIT)
+    logits = 60 * np.eye(2, dtype=np.float32)[[1, 1, 0]]
+    scores = task.compute_metrics([logits], features, [people])
+    assert scores["accuracy"] == pytest.approx(2 / 3)
+    assert scores["loss"] == pytest.approx(0)  # of the words whose tags the head has

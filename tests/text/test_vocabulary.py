@@ -141,3 +141,21 @@ def test_decode_returns_the_cleaned_text(small_vocabulary: SentencePieceVocabula
     assert v.decode(v.encode("The Café, (2011).")) == "the cafe, (2011)."
     ids = [v.cls_id, *v.encode("one"), v.sep_id, *v.encode("two"), v.sep_id, v.pad_id]
     assert v.decode(ids) == "[CLS] one [SEP] two [SEP]"
+
+
+def test_user_defined_special_tokens_are_never_text(tmp_path: Path) -> None:
+    options = {**ALBERT_OPTIONS, "control_symbols": [], "user_defined_symbols": ["a", "[CLS]", "[SEP]", "[MASK]"]}
+    train_elsewhere(tmp_path, **options)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    original = Vocabulary.load(tmp_path)
+    original.copy_to(tmp_path)
+    special_ids = {original.pad_id, original.cls_id, original.sep_id, original.mask_id}
+    ids = original.encode("a [MASK] b[SEP]")
+    for vocabulary in (original, Vocabulary.load(tmp_path)):
+        assert vocabulary.fingerprint == original.fingerprint
+        assert vocabulary.encode("a [MASK] b[SEP]") == ids and special_ids.isdisjoint(ids)
+        (tokens,) = vocabulary.encode_with_offsets(["a [MASK] b[SEP]"])
+        assert tokens.ids.tolist() == ids
+        assert {vocabulary.unk_id, *special_ids}.isdisjoint(vocabulary.ordinary_ids.tolist())
+        assert vocabulary.pieces.index("a") in vocabulary.ordinary_ids
+        assert vocabulary.decode([vocabulary.cls_id, *vocabulary.encode("a b")]) == "[CLS] a b"
