@@ -86,7 +86,7 @@ def find_available_tasks(request: ExperimentRequest, scale: ExperimentScale) -> 
 
     The identity has the hashes of the examples of the task and of its intermediate task. It is "" for the recall table,
     for minimal pairs, and in a dry run without `--tasks`. Raises `InputError` if `--tasks` is not a folder, or if it is
-    the folder of one GLUE task instead of their parent, and `ConfigError` if a task does not exist.
+    the folder of one GLUE task instead of the tasks' parent folder, and `ConfigError` if a task does not exist.
     """
     reason_without_folder = "" if request.dry_run else "--tasks is missing"  # a dry run needs no files
     read_files = None

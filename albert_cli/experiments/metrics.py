@@ -57,10 +57,11 @@ LEARNED_ABOVE: Final = {
     "sop_accuracy": 0.535,
     "minimal_pairs_accuracy": 0.535,
 }
-# The smallest difference that counts. The claim that a score is higher than another holds if the whole confidence
-# interval of their difference is above 0. It fails if the interval is not, and ends at or below this value. In all
-# other cases it is undecided (`claims._decide`). The paper's own tables differ by 0.4 and 0.5 points for the same model
-# (MNLI in Tables 3 and 4: 81.6 and 82.0 all-shared, 83.7 and 83.2 not shared).
+# An uncertain difference of two scores counts as none if its upper confidence limit is at most this value. So the claim
+# that a score is higher than another holds if the whole confidence interval of their difference is above 0. It fails if
+# the interval is not, and ends at or below this value. In all other cases it is undecided (`claims._decide`). The
+# paper's own tables differ by 0.4 and 0.5 points for the same model (MNLI in Tables 3 and 4: 81.6 and 82.0 all-shared,
+# 83.7 and 83.2 not shared).
 SMALLEST_DIFFERENCE: Final = 0.005
 # Counts, which are equal for all seeds and have no error.
 EXACT: Final = frozenset(

@@ -188,13 +188,13 @@ def _load_wordpiece(path: Path) -> Vocabulary:
 
 
 def _has_capitals(vocabulary: Vocabulary) -> bool:
-    """Return True if pieces have capital letters, without markup such as <S> in the uncased Chinese vocabulary."""
+    """Return True if more than one piece in a thousand has capital letters; markup such as <S> does not count."""
     words = (piece.removeprefix(WORD_MARK) for piece in vocabulary.text_pieces)
     return _is_frequent(word.isalpha() and word != word.lower() for word in words)
 
 
 def _has_accents(vocabulary: Vocabulary) -> bool:
-    """Return True if pieces have combining characters, which `Cleaning.strip_accents` would drop."""
+    """Return True if more than one piece in a thousand has combining characters, which `strip_accents` would drop."""
     return _is_frequent(any(map(combining, normalize("NFD", piece))) for piece in vocabulary.text_pieces)
 
 

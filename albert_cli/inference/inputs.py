@@ -133,8 +133,9 @@ class InputReader:
     def _json_rows(self, name: str, objects: Iterable[tuple[int, JsonObject]]) -> Iterator[NumberedInputRow]:
         """Yield the rows of numbered JSON objects.
 
-        If an object's key `id` is missing, null or empty, the output's `id` is the value of the table layout's id
-        column. Without such a column or value, it is the object's line number, or its position in a JSON array.
+        If an object's key `id` is missing, null or empty, the output's `id` is the value of a column with a usual name,
+        such as `idx`, if `_map_keys` maps the object's keys. Without such a value, it is the object's line number, or
+        its position in a JSON array.
         """
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, parsed in objects:

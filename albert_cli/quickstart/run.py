@@ -62,7 +62,7 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
     with store.lock(out):
         is_resumed = _has_output(out)
         _require_same_plan(out, plan)
-        # `albert status` lists the steps by their paths; "" is no other title.
+        # `albert status` lists the steps by their paths. The value "" means that a step has no title.
         with recorded_plan(out / WORK_PLAN_FILE, dict.fromkeys(steps, "")):
             corpus_facts: JsonObject = {"source": ", ".join(map(hide_secrets, plan.text))}
             if plan.bundled is not None:

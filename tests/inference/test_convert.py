@@ -342,7 +342,7 @@ def write_release(
 @pytest.mark.parametrize(
     ("kind", "name", "piece", "options", "expected"),
     [
-        ("bert", "vocab.txt", "Paris", {}, "Paris"),  # the archive of a cased model says only in its name that it is
+        ("bert", "vocab.txt", "Paris", {}, "Paris"),  # only the name of an archive says that its model is cased
         ("bert", "vocab.txt", "Paris", {"do_lower_case": True}, "paris"),
         ("bert", "vocab.txt", "<S>", {}, "paris"),  # markup in Google's uncased Chinese vocabulary
         ("bert", "vocab.txt", "ℝ", {}, "paris"),  # a sign, not a letter in upper case: it has no lower case
