@@ -289,7 +289,7 @@ class EnsembleMember(Record):
 
 
 class EnsembleGain(Record):
-    """Gains of the ensemble of all, or of the chosen members, over the median or best single member (main metric)."""
+    """Gains in the main metric: all members, or the chosen ones, averaged, over the median or the best single member."""
 
     all_over_median: float
     all_over_best: float

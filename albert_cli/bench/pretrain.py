@@ -64,7 +64,8 @@ class PretrainBenchOptions:
     data: Path | None = None  # without a data directory: random ids
     overrides: tuple[str, ...] = ()
     # In a micro-batch; 0 means as many as in training, with two exceptions. With `against`, the "auto" of
-    # `batch.micro_tokens` means `train.micro_batch_size`. A CPU has at most `_CPU_TOKENS` tokens, or one sequence.
+    # `batch.micro_tokens` means `train.micro_batch_size`. On a CPU, a micro-batch has at most `_CPU_TOKENS` tokens,
+    # or one sequence.
     sequences: int = 0
     rounds: int = 5
     against: str | None = None  # "transformers", or None for albert alone

@@ -310,10 +310,10 @@ def _find_files(name: str, is_readable: Callable[[Path], bool], endings_hint: st
 def _find_files_in_folder(folder: Path, is_readable: Callable[[Path], bool], endings_hint: str) -> list[Path]:
     """Return the readable files in a folder and its subfolders, without hidden ones; print that others are skipped.
 
-    Links to subfolders are skipped and printed, and so are links to files that the folder also contains directly.
-    Raises `InputError` if there are no files, for a broken link or an unreadable subfolder, and for a link that leads
-    out of the folder: the author of a downloaded folder could otherwise make this program read any file of this
-    machine.
+    Links to subfolders are skipped and printed, and so are links to files that the folder or a subfolder also contains
+    without a link. Raises `InputError` if there are no files, for a broken link or an unreadable subfolder, and for a
+    link that leads out of the folder: the author of a downloaded folder could otherwise make this program read any file
+    of this machine.
     """
     paths: list[Path] = []
     linked_folders: list[Path] = []

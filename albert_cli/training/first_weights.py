@@ -48,7 +48,7 @@ class ParentRun:
         raise CheckpointError(
             f"{directory}: is not a step of `albert pretrain` with its {checkpoint.OPTIMIZER_FILE}, so it cannot be "
             "continued",
-            "use warm_start.checkpoint for the weights alone",
+            "load only its weights with warm_start.checkpoint",
         )
 
 

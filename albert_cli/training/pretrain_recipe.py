@@ -157,13 +157,14 @@ def validate_pretrain_recipe(
 def load_pretrain_recipe(
     recipe: str, overrides: Sequence[str], vocab_size: int | None, out: Path | None = None
 ) -> PretrainRecipe:
-    """Load a recipe with overrides, and set `model.vocab_size` to the size of the data's vocabulary, None without data.
+    """Load a recipe with overrides, and set `model.vocab_size` to `vocab_size` unless that is None.
 
     A recipe without `model.hidden_size` has the shape of the checkpoint in `[warm_start]`, changed by the keys that its
     [model] has. If the run `out` has saved its recipe and a step, it has the shape of the run, which then no longer
     needs that checkpoint. Without `[warm_start]`, the keys of [model] change the default shape.
 
-    Raises `ConfigError` if it is no pretraining recipe, has a wrong value, or has another vocabulary size.
+    vocab_size: the size of the data's vocabulary, None without data. Raises `ConfigError` if the recipe is no
+    pretraining recipe, has a wrong value, or has another vocabulary size.
     """
     values = _read_pretrain_values(recipe)
     # Both depend on the recipe alone: an override of one key does not set the shape.
