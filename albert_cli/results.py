@@ -289,7 +289,7 @@ class EnsembleMember(Record):
 
 
 class EnsembleGain(Record):
-    """Gains in the main metric: all members, or the chosen ones, averaged, over the median or the best single member."""
+    """Gains in the main metric: all members, or the chosen ones, averaged, over the median or best single member."""
 
     all_over_median: float
     all_over_best: float
