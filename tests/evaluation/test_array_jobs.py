@@ -48,10 +48,9 @@ def test_search_jobs_give_the_result_of_one_process(trained: tuple[Path, Path], 
     assert [point["median"] for point in last["points"]] == [point["median"] for point in expected["points"]]
 
 
-@pytest.mark.parametrize("parallel_options", [("--task", "0/2"), ("--nproc", 2), ()])
 @pytest.mark.parametrize("command", [("eval", "table", "--runs", 2), ("search", "table", "lr=1e-4,1e-3", "--runs", 1)])
 def test_runs_of_other_data_do_not_join_an_array(
-    trained: tuple[Path, Path], tmp_path: Path, command: tuple[object, ...], parallel_options: tuple[object, ...]
+    trained: tuple[Path, Path], tmp_path: Path, command: tuple[object, ...]
 ) -> None:
     run, table = trained
     data = tmp_path / "table"
@@ -62,9 +61,10 @@ def test_runs_of_other_data_do_not_join_an_array(
     plan = (out / ".work.json").read_bytes()
     with (data / "dev.tsv").open("a") as stream:
         stream.write("bade fi\tgood\n")
-    rejected = albert(*call, *parallel_options, expect=2)
-    assert "was started with other data" in rejected.err
-    assert len(list(out.rglob("recipe.toml"))) == 1 and (out / ".work.json").read_bytes() == plan
+    for parallel_options in (("--task", "0/2"), ("--nproc", 2), ()):
+        rejected = albert(*call, *parallel_options, expect=2)
+        assert "was started with other data" in rejected.err
+        assert len(list(out.rglob("recipe.toml"))) == 1 and (out / ".work.json").read_bytes() == plan
 
 
 def test_runs_of_another_checkpoint_do_not_join_an_array(
