@@ -7,41 +7,19 @@ is the one by which models are compared. Scores are between 0 and 1, correlation
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from albert_cli import store
+from albert_cli.score_summary import best_baseline
 
 RESULTS = "results.json"
-CROSS_VALIDATED = "cross_validated"  # the key of a baseline's main metric in cross-validation on train
 CLASSICAL = "classical"  # key of the best baseline in `EvaluationResult.differences`
 CONTROLS = {"init": "same init", "random": "random weights"}  # titles of the controls, by their initial weights
 _Seed = Annotated[str, Field(pattern="^[0-9]+$")]  # JSON has only strings as keys
-
-
-def best_baseline(baselines: Mapping[str, Mapping[str, float]], metric: str) -> tuple[str, float] | None:
-    """Return the name and the dev score of the linear model that is best in cross-validation; None without a score.
-
-    baselines: by model, every metric on dev, and the main metric in cross-validation; metric: the task's main metric.
-    """
-    if not baselines:
-        return None
-    name = max(baselines, key=lambda name: baselines[name].get(CROSS_VALIDATED, 0.0))
-    score = baselines[name].get(metric)
-    return None if score is None else (name, score)
-
-
-def standard_error(scores: Iterable[float]) -> float | None:
-    """Return the standard error of the scores' mean; None for fewer than two scores."""
-    values = list(scores)
-    if len(values) < 2:
-        return None
-    return statistics.stdev(values) / math.sqrt(len(values))
 
 
 class Record(BaseModel):

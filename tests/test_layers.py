@@ -17,7 +17,7 @@ PACKAGE = Path(albert_cli.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors", "os_errors"),
-    ("formatting", "randomness", "ranks"),
+    ("formatting", "randomness", "ranks", "score_summary"),
     ("matmul", "recipe_errors"),
     ("console", "store", "config", "hub_access", "machine"),
     ("array_jobs", "journal", "launch", "executor", "results", "work_plan"),

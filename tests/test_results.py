@@ -18,8 +18,8 @@ from albert_cli.results import (
     TaskVerdict,
     VerifyResult,
     read_result,
-    standard_error,
 )
+from albert_cli.score_summary import standard_error
 from tests.helpers.results import ensemble_result, evaluation_result, run_result, scored_result
 
 POINT = SearchPoint(values={"lr": "1e-5"}, directory="lr=1e-5", median=0.5)

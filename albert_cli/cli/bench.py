@@ -87,7 +87,8 @@ def bench_pretrain(
     Example: albert bench pretrain pretrain/albert-base --data data --against transformers
     """
     start_ranks(nproc)
-    from albert_cli.bench.pretrain import PretrainBenchOptions, format_result, run_pretrain_bench
+    from albert_cli.bench.pretrain import PretrainBenchOptions, run_pretrain_bench
+    from albert_cli.bench.pretrain_result import format_result
 
     options = PretrainBenchOptions(data, tuple(overrides or ()), sequences, rounds, against, compiled, device)
     result = run_pretrain_bench(recipe, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -92,28 +93,10 @@ def _run_and_print(run: Callable[[], AnyResult], request: TaskRequest, cluster: 
     console.print_result(result.to_json(), tables.format_result(result))
 
 
-def _verify_scores(
-    task: str,
-    out: Path,
-    checkpoint: str | None,
-    data: str | None,
-    runs: int | None,
-    nproc: int,
-    overrides: list[str] | None,
-    device: str,
-) -> None:
+def _verify_scores(task: str, request: TaskRequest, out: Path) -> None:
     """Score a `verify/` recipe and print the result; raise `ScoreNotReachedError` if a published score is missed."""
     from albert_cli.evaluation import tables, verify
-    from albert_cli.training.task_setup import TaskRequest
 
-    request = TaskRequest(
-        checkpoint=checkpoint or "",  # "": the checkpoint of the recipe
-        data=data,
-        runs=runs or 0,  # 0: the number of runs in the recipe
-        overrides=tuple(overrides or ()),
-        device=device,
-        nproc=nproc,
-    )
     verified = verify.verify_checkpoint(task, request, out)
     console.print_result(verified.to_json(), tables.format_result(verified))
     verify.require_reached(verified)
@@ -150,21 +133,20 @@ def evaluate(
     from albert_cli.evaluation.controls import parse_controls
     from albert_cli.training.task_setup import TaskRequest
 
-    if verify.is_verify_recipe(task):
+    request = TaskRequest(
+        checkpoint or "", data, runs=runs or 0, overrides=tuple(overrides or ()), device=device, nproc=nproc
+    )
+    if verify.is_verify_recipe(task):  # an empty checkpoint and 0 runs mean the values of the recipe
         rejected = (submission, retrain, controls, array_task, cluster, split != "dev", not baselines)
         if any(rejected) or recipes != PAPER_RECIPES:
             raise ConfigError(f"{task} takes only {_VERIFY_OPTIONS}", "remove the other options")
-        _verify_scores(task, out, checkpoint, data, runs, nproc, overrides, device)
+        _verify_scores(task, request, out)
         return
     if not checkpoint:
         raise ConfigError("--checkpoint is missing", "name a pretrained checkpoint, or one fine-tuned for the task")
-    request = TaskRequest(
-        checkpoint=checkpoint,
-        data=data,
+    request = replace(
+        request,
         runs=runs or RUNS,
-        overrides=tuple(overrides or ()),
-        device=device,
-        nproc=nproc,
         retrain=retrain,
         controls=parse_controls(controls),
         recipes=recipes,

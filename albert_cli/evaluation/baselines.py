@@ -1,8 +1,8 @@
 """Classical baselines: train scikit-learn's linear models on n-grams of the same examples that a model is trained on.
 
 A pretrained model is only useful if it scores higher than these baselines. Nothing is tuned on dev: cross-validation on
-the training examples chooses the strength of regularization, and `results.best_baseline` chooses the model by the same
-score. Words are runs of word characters in lower case, in any language.
+the training examples chooses the strength of regularization, and `score_summary.best_baseline` chooses the model by the
+same score. Words are runs of word characters in lower case, in any language.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from albert_cli.results import CROSS_VALIDATED
+from albert_cli.score_summary import CROSS_VALIDATED
 from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.metrics import scores

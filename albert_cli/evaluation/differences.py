@@ -19,7 +19,8 @@ import numpy as np
 
 from albert_cli.errors import CheckpointError
 from albert_cli.evaluation.output import run_directory
-from albert_cli.results import EvaluationResult, ScoreDifference, standard_error
+from albert_cli.results import EvaluationResult, ScoreDifference
+from albert_cli.score_summary import standard_error
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Array
 from albert_cli.tasks.classification import Classification
 from albert_cli.tasks.metrics import scores

@@ -24,8 +24,8 @@ from albert_cli.results import (
     EvaluationResult,
     RunResult,
     ScoredResult,
-    standard_error,
 )
+from albert_cli.score_summary import standard_error
 from albert_cli.tasks.features import PairFeatures
 from albert_cli.tasks.label_names import match_labels
 from albert_cli.training.finetune import finetune

@@ -25,8 +25,8 @@ from albert_cli.results import (
     SuiteResult,
     TaskScore,
     VerifyResult,
-    standard_error,
 )
+from albert_cli.score_summary import standard_error
 from albert_cli.tasks.glue import GLUE_SCORE_TASKS
 from albert_cli.tasks.registry import TASKS, constant_baseline
 

@@ -40,7 +40,8 @@ from albert_cli.report import figures
 from albert_cli.report.figures import DotRow, Figure, LabeledPoint, LegendEntry, LineSeries, series_color
 from albert_cli.report.render import Cell, Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
-from albert_cli.results import RESULTS, standard_error
+from albert_cli.results import RESULTS
+from albert_cli.score_summary import standard_error
 
 # The title and the caption of each metric's figure.
 _CURVES: Final = {

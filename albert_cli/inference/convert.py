@@ -173,6 +173,8 @@ def _load_sentencepiece(path: Path) -> SentencePieceVocabulary:
     if "keep_accents" not in settings and _has_accents(vocabulary):
         config = dataclasses.replace(config, keep_accents=True)
         _print_note(path, "pieces with accents, so the tokenizer keeps the accents of texts", "keep_accents")
+    if config.cleaning == vocabulary.cleaning:
+        return vocabulary
     return SentencePieceVocabulary(model, config.cleaning, path.parent)
 
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 from albert_cli import console
 from albert_cli.evaluation.tables import format_difference
 from albert_cli.formatting import join_words
-from albert_cli.results import CLASSICAL, CONTROLS, ScoreDifference, best_baseline
+from albert_cli.results import CLASSICAL, CONTROLS, ScoreDifference
+from albert_cli.score_summary import best_baseline
 from albert_cli.store import JsonObject
 
 _MODEL_TITLES: Final = {

@@ -18,7 +18,8 @@ from albert_cli.report import figures
 from albert_cli.report.collect import CLASSICAL_BASELINE, Evaluation
 from albert_cli.report.figures import DotRow, Figure, LegendEntry, LineSeries, TrendSeries
 from albert_cli.report.render import Cell, Table
-from albert_cli.results import EnsembleResult, EvaluationResult, RunResult, ScoredResult, standard_error
+from albert_cli.results import EnsembleResult, EvaluationResult, RunResult, ScoredResult
+from albert_cli.score_summary import standard_error
 from albert_cli.tasks.base import TEST_SUFFIX
 from albert_cli.tasks.published import load_published_scores
 from albert_cli.tasks.registry import paper_metric_names

@@ -13,7 +13,7 @@ from albert_cli import store
 from albert_cli.evaluation.baselines import CHARACTERS, OVERLAP, WORDS, train_baselines
 from albert_cli.report.build import build_report
 from albert_cli.report.collect import CLASSICAL_BASELINE, collect_inputs
-from albert_cli.results import CROSS_VALIDATED, best_baseline
+from albert_cli.score_summary import CROSS_VALIDATED, best_baseline
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.registry import find_task
