@@ -11,11 +11,12 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from albert_cli import console, ranks
 from albert_cli.errors import AlbertError, ConfigError, LockedError
@@ -102,11 +103,44 @@ def _start_workers(address: str) -> Iterator[object]:
         yield cluster
 
 
+class _ClusterExecutor(Executor):
+    """Run calls on the workers of a Dask client.
+
+    Unlike Dask's own executor (of distributed 2026.8), it returns a result also if the worker that computed it is lost
+    while the result is read.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._dask_futures = WeakSet[Any]()  # weak references, so that Dask can free each result once it is read
+
+    def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Send a call to the cluster and return a future of its result."""
+        # With `pure=True`, Dask would compute equal calls only once and reuse the result.
+        dask_future = self._client.submit(call, *args, pure=False, **kwargs)
+        self._dask_futures.add(dask_future)
+        future = Future[T]()
+        self._client.loop.add_callback(self._copy_outcome, dask_future, future)
+        return future
+
+    async def _copy_outcome(self, dask_future: Any, future: Future[Any]) -> None:
+        """Wait for a call and set its result or exception on `future`; if Dask cancels the call, cancel the future."""
+        try:
+            future.set_result(await self._client.gather(dask_future, asynchronous=True))
+        except CancelledError:
+            future.cancel()
+            future.set_running_or_notify_cancel()  # wakes whoever waits for the future
+        except Exception as error:
+            future.set_exception(error)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel the calls that have not begun."""
+        self._client.cancel(list(self._dask_futures))
+
+
 def make_executor() -> Executor:
     """Create an executor on the cluster of the innermost open `use_cluster` block."""
-    # With `pure=True`, Dask would compute equal calls only once and reuse the result.
-    executor: Executor = _clients[-1].get_executor(pure=False)
-    return executor
+    return _ClusterExecutor(_clients[-1])
 
 
 def count_threads() -> int:

@@ -22,6 +22,7 @@ from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items
 from albert_cli.work_plan import current_command
 from tests.helpers.executor_calls import (
     answer,
+    answer_and_lose,
     kill_self,
     kill_self_once,
     lose_worker_in_lock,
@@ -101,6 +102,12 @@ def test_map_on_a_cluster_repeats_work_of_a_lost_worker(cluster: Any, tmp_path: 
     with use_cluster(cluster.scheduler_address):
         results = map_unordered(kill_self_once, [(tmp_path, n) for n in range(8)], 1, "remedy")
         assert sorted(result for _, result in results) == list(range(8))
+
+
+def test_map_on_a_cluster_reads_the_result_of_a_lost_worker(cluster: Any) -> None:
+    with use_cluster(cluster.scheduler_address):
+        results: list[object] = [result for _, result in map_unordered(answer_and_lose, [()], 1, "remedy")]
+    assert results == [5]
 
 
 def test_map_on_a_cluster_names_work_that_is_lost_twice(cluster: Any) -> None:

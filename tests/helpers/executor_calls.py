@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from albert_cli import store
@@ -45,6 +46,28 @@ def kill_self_once(folder: Path, number: int) -> int:
         marker.touch()
         kill_self()
     return number
+
+
+class ResultOfLostWorker:
+    """A result whose worker, as Dask's client is told, is lost at the moment at which the client reads it."""
+
+    def __reduce__(self) -> tuple[Callable[[], int], tuple[()]]:
+        return _read_and_lose, ()
+
+
+def _read_and_lose() -> int:
+    """Return 5; if this process has the command's client of Dask, mark the results of the client as lost."""
+    import distributed
+
+    with contextlib.suppress(ValueError):  # a worker, or the scheduler, has no client
+        for state in distributed.default_client().futures.values():
+            state.lose()
+    return 5
+
+
+def answer_and_lose() -> ResultOfLostWorker:
+    """Return a result whose worker is lost while the result is read."""
+    return ResultOfLostWorker()
 
 
 def crash() -> int:
