@@ -19,6 +19,7 @@ from albert_cli.ranks import RankGroup
 from albert_cli.training.objectives import count_correct, group_by_tokens
 from albert_cli.training.pretrain import pretrain
 from tests.helpers.jobs import MakeJob
+from tests.helpers.ordered_text import ordered_documents
 
 
 def test_count_correct_is_exact_in_both_precisions() -> None:
@@ -51,6 +52,22 @@ def test_evaluate_single_document_has_no_nsp_score(
     assert ("one/order_accuracy" in result.metrics) == (loss == "sop")
     assert "one/nsp_accuracy" not in result.metrics
     assert "order_accuracy" in result.metrics
+
+
+def test_training_learns_the_order_of_two_segments(tmp_path: Path) -> None:
+    """The first sentence of each document has other words than the second, so every order can be told."""
+    from albert_cli.data import build
+    from albert_cli.data.records import BuildSettings
+    from albert_cli.text import build_vocabulary
+    from albert_cli.text.build_vocabulary import VocabularySettings
+
+    text = tmp_path / "text.txt"
+    text.write_text(ordered_documents(3000))
+    build_vocabulary.build_vocabulary([str(text)], tmp_path / "vocabulary", VocabularySettings(size=45))
+    build.build_data([str(text)], tmp_path / "vocabulary", tmp_path / "data", BuildSettings(holdout=0.1), workers=1)
+    overrides = ["schedule.total_steps=450", "train.eval_every=450", "train.precision=fp32"]
+    result = pretrain("mini/experiment", tmp_path / "data", tmp_path / "run", overrides, device="cpu")
+    assert result.metrics["order_accuracy"] > 0.7
 
 
 def test_evaluate_reports_other_corpora_by_name(
