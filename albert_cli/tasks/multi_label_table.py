@@ -10,7 +10,9 @@ The table has one of three layouts:
 from __future__ import annotations
 
 import ast
+import io
 import json
+import tokenize
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -136,19 +138,40 @@ def _split_classes(cell: str, where: str) -> tuple[str, ...]:
 
 
 def _parse_list(cell: str) -> list[str] | None:
-    """Return the texts and whole numbers of a JSON list, or of a Python list as pandas writes it into a CSV file.
+    """Return the texts and whole numbers of a JSON list, or of a Python list or array as pandas writes it into CSV.
 
     Returns None for anything else.
     """
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (json.loads, _parse_python_list):
         try:
             values = parse(cell)
             # The type is compared, because True and False are instances of int.
             if isinstance(values, list) and all(type(value) in (str, int) for value in values):
                 return [str(value) for value in values]
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
             pass  # `str` and `json.loads` raise ValueError for an integer of more than 4,300 digits
     return None
+
+
+def _parse_python_list(cell: str) -> object:
+    """Return the value of a Python literal in which commas between texts may be missing, as in NumPy's `['a' 'b']`.
+
+    Python itself joins such texts: `ab`. Raises the errors of `ast.literal_eval`, and `ValueError` for texts without a
+    blank between them, such as 'it''s', which is neither one text nor two.
+    """
+    ast.literal_eval(cell)  # rejects what is no literal, which `tokenize` may accept
+    items: list[str] = []
+    text_end = None
+    for token in tokenize.generate_tokens(io.StringIO(cell).readline):
+        if token.type == tokenize.NL:  # NumPy writes a long array in several lines
+            continue
+        is_text = token.type == tokenize.STRING
+        if is_text and token.start == text_end:
+            raise ValueError("texts without a blank or a comma between them")
+        items += [",", token.string] if is_text and text_end else [token.string]
+        text_end = token.end if is_text else None
+    value: object = ast.literal_eval(" ".join(items))
+    return value
 
 
 def infer_label_names(label_sets: Sequence[LabelSet], settings: TableSettings, origin: str) -> tuple[str, ...]:

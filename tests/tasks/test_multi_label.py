@@ -57,6 +57,8 @@ def test_read_multi_label_tables_in_every_form(tmp_path: Path) -> None:
     write_csv(tmp_path / "spaces.csv", lambda row: " | ".join(names(row)))
     write_csv(tmp_path / "list.csv", lambda row: '"' + json.dumps(names(row)).replace('"', '""') + '"')
     write_csv(tmp_path / "python.csv", lambda row: f'"{names(row)}"')
+    # A list that pandas read from Parquet is an array, which `to_csv` writes without commas, in lines if it is long.
+    write_csv(tmp_path / "numpy.csv", lambda row: f'"{np.array2string(np.array(names(row)), max_line_width=9)}"')
     write_csv(tmp_path / "columns.csv", lambda row: ",".join(str(int(i in row)) for i in range(3)), ",".join(LABELS))
     for path in sorted(tmp_path.iterdir()):
         settings = {"label_columns": LABELS} if path.stem == "columns" else {}
@@ -83,6 +85,9 @@ def test_open_table_multi_label_settings(tmp_path: Path) -> None:
         ("[" + "9" * 5000 + "]", {}, "a.jsonl:2: the label .* is not a list of texts"),
         ("[0x" + "f" * 5000 + "]", {}, "a.jsonl:2: the label .* is not a list of texts"),
         ("[{[1]: 2}]", {}, "a.jsonl:2: the label .* is not a list of texts"),
+        ("['fine' 2]", {}, "a.jsonl:2: the label .* is not a list of texts"),
+        ("['it''s']", {}, "a.jsonl:2: the label .* is not a list of texts"),
+        ("['good' 'bad']", {"labels": ("bad", "goodbad"), "kind": "multi-label"}, "label 'good' is not one of"),
         ('["fine"]', {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
         ("good|fine", {"labels": LABELS, "kind": "multi-label"}, "a.jsonl:2: label 'fine' is not one of"),
         ('["bad"]', {}, "fewer than two classes, so there is nothing to learn"),
