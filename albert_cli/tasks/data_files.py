@@ -15,6 +15,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from albert_cli.errors import InputError, MissingDataError
+from albert_cli.formatting import count_of
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.delimited import choose_dialect, format_suffix, is_quoted, open_delimited
 from albert_cli.tasks.table_settings import TableSettings
@@ -185,6 +186,17 @@ def read_table(path: Path, settings: TableSettings) -> TextTable:
     delimited = open_delimited(str(path), iter(numbered_lines), dialect)
     rows = list(delimited.rows)
     return TextTable(str(path), delimited.columns, [cells for _, cells in rows], [number for number, _ in rows])
+
+
+def is_rejected(answer: object) -> bool:
+    """Return True if an annotator rejected or ignored a text; Prodigy records this as its `answer`."""
+    return answer in ("reject", "ignore")
+
+
+def describe_rejected(origin: str, count: int) -> str:
+    """Return the note on the texts that are left out because the annotator rejected or ignored them."""
+    rows = count_of(count, "row")
+    return f"{origin}: left out of training and scoring: {rows} with the answer reject or ignore"
 
 
 def read_objects(path: Path) -> TextTable:

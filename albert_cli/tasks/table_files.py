@@ -7,13 +7,20 @@ is the train split.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
-from albert_cli.tasks.columns import find_id_column
-from albert_cli.tasks.data_files import find_split_file, read_objects, read_table, reject_file_of_other_format
+from albert_cli.tasks.columns import find_id_column, find_label_column
+from albert_cli.tasks.data_files import (
+    describe_rejected,
+    find_split_file,
+    is_rejected,
+    read_objects,
+    read_table,
+    reject_file_of_other_format,
+)
 from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.hub_data import (
     has_hub_layout,
@@ -54,9 +61,9 @@ class TableFiles:
         return self.is_single_file or "train" not in self.files
 
     def table(self, split: str) -> TextTable:
-        """Return the cells of a split's file."""
+        """Return the cells of a split's file, without the rows that an annotator rejected or ignored."""
         if split not in self._tables:
-            self._tables[split] = _read_table(self.files[split], self.settings)
+            self._tables[split] = _leave_out_rejected(_read_table(self.files[split], self.settings), self.settings)
         return self._tables[split]
 
     def ids(self, split: str) -> list[str]:
@@ -174,3 +181,24 @@ def _read_table(name: str, settings: TableSettings) -> TextTable:
     if format_suffix(name) in (".jsonl", ".json", ".parquet"):
         return read_objects(path)
     return read_table(path, settings)
+
+
+def _leave_out_rejected(table: TextTable, settings: TableSettings) -> TextTable:
+    """Return a table without the rows that an annotator rejected or ignored, and print their number.
+
+    Prodigy writes the column `answer` with accept, reject or ignore next to a column of labels. A column `answer` with
+    the labels, or with any other value, does not count.
+    """
+    if "answer" not in table.columns:
+        return table
+    column = table.columns.index("answer")
+    answers = [row[column] for row in table.cells]
+    rejected = sum(map(is_rejected, answers))
+    if not rejected or not all(is_rejected(answer) or answer in ("accept", "") for answer in answers):
+        return table
+    if find_label_column(table, settings) in (None, column):
+        return table
+    console.info(describe_rejected(table.origin, rejected))
+    accepted = [index for index, answer in enumerate(answers) if not is_rejected(answer)]
+    cells = [table.cells[index] for index in accepted]
+    return replace(table, cells=cells, lines=[table.lines[index] for index in accepted])

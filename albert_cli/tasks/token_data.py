@@ -16,7 +16,7 @@ from albert_cli.errors import InputError, MissingDataError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, have_blanks, read_conll
-from albert_cli.tasks.data_files import find_split_file, read_lines
+from albert_cli.tasks.data_files import describe_rejected, find_split_file, is_rejected, read_lines
 from albert_cli.tasks.entities import (
     OUTSIDE,
     Entity,
@@ -210,15 +210,14 @@ def describe_file(path: Path, *, labeled: bool = True) -> list[str]:
     cutting = 0
     for values, number in _iter_json_objects(path):
         text = values.get("text")
-        if _is_rejected(values):
+        if is_rejected(values.get("answer")):
             rejected += 1
         elif labeled and isinstance(text, str) and not _has_tokens(values):
             entities = _parse_spans(first_of(values, _SPAN_KEYS), text, f"{path}:{number}")
             cutting += count_entities_cutting_words(entities, split_words(text))
     notes = []
     if rejected:
-        rows = count_of(rejected, "row")
-        notes.append(f"{path}: left out of training and scoring: {rows} with the answer reject or ignore")
+        notes.append(describe_rejected(str(path), rejected))
     if cutting:
         spans = count_of(cutting, "span")
         notes.append(f"{path}: learned, predicted and scored as whole words: {spans} with an edge in a word")
@@ -252,7 +251,7 @@ def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExa
     A text without words has one line number, too. If `labeled`, rejected texts are left out.
     """
     for values, number in _iter_json_objects(path):
-        if not labeled or not _is_rejected(values):
+        if not labeled or not is_rejected(values.get("answer")):
             example = parse_token_object(values, str(number), f"{path}:{number}", labeled=labeled)
             yield example, [number] * max(1, len(example.words))
 
@@ -262,11 +261,6 @@ def _iter_json_objects(path: Path) -> Iterator[tuple[JsonObject, int]]:
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             yield parse_json_object(line, f"{path}:{number}", _SHAPE), number
-
-
-def _is_rejected(values: JsonObject) -> bool:
-    """Return True if the annotator rejected or ignored the text, as Prodigy's key `answer` records it."""
-    return values.get("answer") in ("reject", "ignore")
 
 
 def parse_token_object(values: JsonObject, default_id: str, where: str, *, labeled: bool) -> TokenExample:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,3 +100,40 @@ def test_named_file_that_is_missing_is_rejected(
     for name in ("tset.csv", "folder"):  # a folder is no file
         with pytest.raises(InputError, match=f"{name}: no such file"):
             open_table(TableSettings(train="train.csv", test=name), data)
+
+
+ANSWERS = ("accept", "reject", "ignore")
+
+
+def write_answers(path: Path, answers: Sequence[object], **column: str) -> Path:
+    """Write rows as Prodigy's `db-out` does, two for each answer; `column` replaces the column of labels."""
+    names = column or {"label": "SPORT"}
+    rows = [{"text": f"text {number}", **names, "answer": answer} for number, answer in enumerate([*answers] * 2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_open_table_rejected_rows_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_answers(tmp_path / "train.jsonl", ANSWERS)
+    settings = TableSettings(train=str(path), dev=str(path), labels=("OTHER", "SPORT"))
+    for kind in ("classification", "multi-label"):
+        task = open_table(replace(settings, kind=kind))
+        assert [example.id for example in task.read("train")] == ["1", "4"]
+        assert "4 rows with the answer reject or ignore" in capsys.readouterr().err
+    write_answers(path, ("accept", "reject", None))
+    assert len(open_table(settings).read("train")) == 4
+
+
+@pytest.mark.parametrize("answers", [("accept", "reject", "maybe"), ("accept", "accept"), ("a1", "a2", "a3")])
+def test_open_table_answers_of_another_kind_remain(tmp_path: Path, answers: Sequence[str]) -> None:
+    path = write_answers(tmp_path / "train.jsonl", answers)
+    settings = TableSettings(train=str(path), dev=str(path), labels=("OTHER", "SPORT"))
+    assert len(open_table(settings).read("train")) == 2 * len(answers)
+
+
+def test_open_table_label_called_answer_remains(tmp_path: Path) -> None:
+    path = write_answers(tmp_path / "train.jsonl", ANSWERS, title="x")
+    task = open_table(TableSettings(train=str(path), dev=str(path), label="answer"))
+    assert task.labels == ("accept", "ignore", "reject") and len(task.read("dev")) == 6
+    path.write_text(json.dumps({"text": "a b", "choices": ["accept", "reject"], "answer": "reject"}), encoding="utf-8")
+    assert len(open_table(TableSettings(train=str(path), dev=str(path))).read("dev")) == 1
