@@ -61,10 +61,14 @@ class ConllFile:
 
 
 def read_conll(path: Path) -> ConllFile:
-    """Read the texts of a file; raises `InputError` for an empty token, and if the column of tags is ambiguous."""
+    """Read the texts of a file.
+
+    Raises `InputError` for an empty token, if the first column counts the words of most texts but not of all, and if
+    the column of tags is ambiguous.
+    """
     texts = _split_texts(read_lines(path))
     notes = []
-    if _is_counted(texts):
+    if _is_counted(path, texts):
         counted = [[row for row in text if not _UNCOUNTED.fullmatch(row.columns[0])] for text in texts]
         tag_column = _find_tag_column(path, counted)
         texts = []
@@ -136,14 +140,38 @@ def _count_columns(lines: Sequence[str]) -> int:
     return 2
 
 
-def _is_counted(texts: Sequence[Sequence[ConllRow]]) -> bool:
-    """Return True if the first column counts 1, 2, 3, … in every text, and the second column has more than tags."""
-    for text in texts:
-        counts = [row.columns[0] for row in text if not _UNCOUNTED.fullmatch(row.columns[0])]
-        if not counts or counts != [str(number) for number in range(1, len(counts) + 1)]:
-            return False
+def _is_counted(path: Path, texts: Sequence[Sequence[ConllRow]]) -> bool:
+    """Return True if the first column counts 1, 2, 3, … in every text, and the second column has more than tags.
+
+    Raises `InputError` with file and line if this is so in several texts and in most of them, but not in all. Otherwise
+    the numbers of all texts would be read as tokens.
+    """
+    miscounts = [miscount for text in texts if (miscount := _find_miscount(text))]
+    if miscounts and len(texts) - len(miscounts) <= max(1, len(miscounts)):
+        return False
     rows = [row for text in texts for row in text]
-    return all(len(row.columns) > 1 for row in rows) and any(not is_tag(row.columns[1].strip()) for row in rows)
+    if all(len(row.columns) < 2 or is_tag(row.columns[1].strip()) for row in rows):
+        return False
+    if miscounts:
+        row, count = miscounts[0]
+        message = f"{path}:{row.number}: column 1 is {row.columns[0]!r}, but this is word {count} of its text"
+        raise InputError(message, "number the words of each text from 1, with blank lines only between texts")
+    for row in rows:
+        if len(row.columns) < 2:
+            raise InputError(f"{path}:{row.number}: one column", "write the word after its number")
+    return True
+
+
+def _find_miscount(text: Sequence[ConllRow]) -> tuple[ConllRow, int] | None:
+    """Return the first row whose first column is not the number of its word, and this number; None without such a row."""
+    count = 0
+    for row in text:
+        if _UNCOUNTED.fullmatch(row.columns[0]):
+            continue
+        count += 1
+        if row.columns[0] != str(count):
+            return row, count
+    return None if count else (text[0], 1)
 
 
 def _find_tag_column(path: Path, texts: Sequence[Sequence[ConllRow]]) -> int:

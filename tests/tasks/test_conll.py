@@ -52,12 +52,42 @@ def test_read_token_file_counted_words_bad_tags_are_named(tmp_path: Path, lines:
         read_token_file(tmp_path / "a.conll")
 
 
-@pytest.mark.parametrize("lines", ["1 O\n\n1 O\n2 B-X\n", "1 CD B-X\nday NN O\n", "EU NNP B-NP B-ORG\n1 CD B-NP O\n"])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "1 O\n\n1 O\n2 B-X\n",
+        "1 CD B-X\nday NN O\n",
+        "EU NNP B-NP B-ORG\n1 CD B-NP O\n",
+        "1 O\n\n1 O\n\na O\n",
+        "1 CD O\n\na DT O\n\n1 CD O\n\nb DT O\n",
+    ],
+)
 def test_read_conll_numbers_that_count_nothing_are_tokens(tmp_path: Path, lines: str) -> None:
     (tmp_path / "a.conll").write_text(lines)
     tokens = " ".join(line.split()[0] for line in lines.splitlines() if line)
     assert " ".join(example.text for example in read_token_file(tmp_path / "a.conll")) == tokens
     assert read_conll(tmp_path / "a.conll").notes == []
+
+
+SENTENCE = "1\tDer\tO\tO\n2\tZug\tO\tO\n3\tnach\tO\tO\n4\tUlm\tB-LOC\tO\n\n"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        (SENTENCE.replace("3\t", "\n3\t"), r"a\.tsv:14: column 1 is '3', but this is word 1 of its text"),
+        (SENTENCE.replace("2\tZug\tO\tO\n", ""), r"a\.tsv:12: column 1 is '3', but this is word 2"),
+        (SENTENCE.replace("1\tDer", "5\tDer"), r"a\.tsv:11: column 1 is '5', but this is word 1"),
+        (SENTENCE.rstrip("\n") + "\n" + SENTENCE, r"a\.tsv:15: column 1 is '1', but this is word 5"),
+        (SENTENCE.replace("\tnach\tO\tO", ""), r"a\.tsv:13: one column"),
+        ("1-2\tIm\t_\t_\n\n", r"a\.tsv:11: column 1 is '1-2', but this is word 1"),
+    ],
+)
+def test_read_conll_text_that_does_not_count_is_named(tmp_path: Path, sentence: str, message: str) -> None:
+    (tmp_path / "a.tsv").write_text(SENTENCE * 2 + sentence + SENTENCE)
+    for read in (read_token_file, read_conll_words):
+        with pytest.raises(InputError, match=message):
+            read(tmp_path / "a.tsv")
 
 
 KLUE = (
