@@ -163,7 +163,7 @@ def _is_counted(path: Path, texts: Sequence[Sequence[ConllRow]]) -> bool:
 
 
 def _find_miscount(text: Sequence[ConllRow]) -> tuple[ConllRow, int] | None:
-    """Return the first row whose first column is not the number of its word, and this number; None without such a row."""
+    """Return the first row whose first column is not its word's number, with this number; None if there is none."""
     count = 0
     for row in text:
         if _UNCOUNTED.fullmatch(row.columns[0]):

@@ -20,12 +20,19 @@ from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
 # Spellings of a missing value, in lower case. A spelling that `table.labels` lists is a class. Otherwise:
-# * A spelling in the first set is never a class.
+# * A spelling in the first set, and an error of a spreadsheet such as #WERT! or #NOM?, is never a class.
 # * A spelling in the second set may be a class, such as "none". `infer_classes` takes it for one, unless all other
 #   labels are numbers or `table.missing` is "skip".
+# The last line of the first set has Excel's #N/A in German, Italian, Spanish, Portuguese, Russian, Turkish, Dutch,
+# Swedish, Danish and Norwegian.
 _NEVER_INFERRED = frozenset(
-    ("", "nan", "null", "#n/a", "<na>", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?")
+    (
+        *("", "nan", "null", r"\n", "<na>"),
+        *("#n/a", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?"),
+        *("#nv", "#n/d", "#н/д", "#yok", "#n/b", "#saknas!", "#i/t"),
+    )
 )
+_SPREADSHEET_ERROR = re.compile(r"#\S+[!?]")  # in capital letters
 _SOMETIMES_INFERRED = frozenset(("na", "n/a", "n.a.", "none", "nil", "missing", "-", "--", "–", "—", "?", "."))
 # A percentage, an amount of money, or a number with thousands separators and a decimal sign.
 _UNITS = r"$¢-¥؋৳฿៛\u20a0-\u20cf﷼￠￡￥￦円元원%٪％"  # \u20a0-\u20cf are Unicode's currency symbols, such as € and ₹
@@ -86,7 +93,9 @@ def is_missing(text: str, classes: Sequence[str] = (), *, ambiguous: bool = True
     Without `ambiguous`, spellings such as "none", which `infer_classes` may take for a class, do not count.
     """
     spellings = _NEVER_INFERRED | _SOMETIMES_INFERRED if ambiguous else _NEVER_INFERRED
-    return text.lower() in spellings and comparable_name(text) not in map(comparable_name, classes)
+    is_error = text.isupper() and _SPREADSHEET_ERROR.fullmatch(text) is not None
+    is_spelling = is_error or text.lower() in spellings
+    return is_spelling and comparable_name(text) not in map(comparable_name, classes)
 
 
 def are_hidden(labels: Sequence[str], classes: Sequence[str] = ()) -> bool:
@@ -98,7 +107,7 @@ def missing_label(cell: LabelCell) -> InputError:
     """Return the error for a row without a label."""
     problem = f"the label {cell.text!r} is a missing value" if cell.text else "the label is empty"
     hint = "fill it in, remove the row, or use -s table.missing=skip"
-    if cell.text.lower() in _SOMETIMES_INFERRED:
+    if cell.text.lower() not in _NEVER_INFERRED:
         hint += "; list it in table.labels if it is a class"
     return InputError(f"{cell.where}: {problem}", hint)
 
@@ -174,11 +183,9 @@ def _without_missing(cells: Sequence[LabelCell], settings: TableSettings) -> lis
     present = [cell for cell in cells if not is_missing(cell.text)]
     if settings.missing == "skip":
         return present
-    missing_spellings = _NEVER_INFERRED
-    if present and all(_is_number_with_comma(cell.text) for cell in present):
-        missing_spellings |= _SOMETIMES_INFERRED
+    are_numbers = bool(present) and all(_is_number_with_comma(cell.text) for cell in present)
     for cell in cells:
-        if cell.text.lower() in missing_spellings:
+        if is_missing(cell.text, ambiguous=are_numbers):
             raise missing_label(cell)
     return list(cells)
 

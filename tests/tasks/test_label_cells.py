@@ -32,9 +32,25 @@ def labels_of(task: AnyTask, split: str = "dev") -> list[int | float | None]:
     return [example.label for example in task.read(split)]
 
 
-@pytest.mark.parametrize(
-    "missing", ["NA", "n/a", "NaN", "nan", "null", "None", "-", "?", "#N/A", "<NA>", ".", "", "#VALUE!"]
-)
+MISSING = ["NA", "n/a", "NaN", "nan", "null", "None", "-", "?", "#N/A", "<NA>", ".", "", "#VALUE!", r"\N"]
+# Of spreadsheets in German, French, Spanish, Russian, Turkish, Dutch, Swedish and Danish
+MISSING += [
+    "#NV",
+    "#WERT!",
+    "#BEZUG!",
+    "#NOM?",
+    "#¡VALOR!",
+    "#N/D",
+    "#Н/Д",
+    "#ЗНАЧ!",
+    "#YOK",
+    "#N/B",
+    "#SAKNAS!",
+    "#I/T",
+]
+
+
+@pytest.mark.parametrize("missing", MISSING)
 def test_infer_classes_missing_value_names_file_and_line(tmp_path: Path, missing: str) -> None:
     for labels in (NUMBERS, ["0", "1"] * 9):
         with pytest.raises(InputError) as raised:
@@ -98,7 +114,11 @@ def test_infer_classes_dash_among_words_is_a_class(tmp_path: Path, capfd: pytest
     assert "a.csv:3: the label '-' counts as a class, not as a missing value" in capfd.readouterr().err
     with pytest.raises(InputError, match=r"a\.csv:3: the label 'nan' is a missing value"):
         open_labels(tmp_path, ["good", "nan", "bad"])
-    assert open_labels(tmp_path, ["good", "nan"], labels=["good", "nan"]).labels == ("good", "nan")
+    with pytest.raises(InputError, match=r"a\.csv:3: the label '#OK!' is a missing value") as raised:
+        open_labels(tmp_path, ["good", "#OK!", "bad"])
+    assert "list it in table.labels" in str(raised.value.hint)
+    for missing in ("nan", "#NV", "#WERT!"):
+        assert open_labels(tmp_path, ["good", missing], labels=["good", missing]).labels == ("good", missing)
 
 
 @pytest.mark.parametrize("blank", [" ", "\t", "  ", "\u00a0", "\u3000"])
@@ -153,6 +173,7 @@ def test_labels_of_test_may_be_hidden(tmp_path: Path, kind: Literal["classificat
 def test_is_number_and_is_missing_cases() -> None:
     assert all(is_number(text) for text in ("1", "-2", "+.5", "3.", "1e-3", "0.50"))
     assert not any(is_number(text) for text in ("", "1,5", "1_0", "inf", "nan", "0x1", "1 2", "٣x"))
+    assert not any(is_missing(text) for text in ("#wow!", "#Wow!", "#ML", "#1!", "WERT!", "# WERT!"))
     assert is_missing("NA") and not is_missing("NA", ("NA",)) and not is_missing("0")
     assert not is_missing("None", ("none",)) and not is_missing("N/A", ("n/a", "b")) and is_missing("None", ("n/a",))
 
