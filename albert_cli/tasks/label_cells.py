@@ -9,13 +9,12 @@ import json
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
-from unicodedata import normalize
 
 from albert_cli import console
 from albert_cli.errors import InputError
 from albert_cli.tasks.columns import require_label_column
 from albert_cli.tasks.delimited import is_delimited_file
-from albert_cli.tasks.label_names import comparable_name
+from albert_cli.tasks.label_names import comparable_name, visible_name
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 
@@ -148,7 +147,7 @@ def _warn_about_spellings(classes: Sequence[str], origin: str) -> None:
         spellings_by_name.setdefault(comparable_name(label), []).append(label)
     for spellings in spellings_by_name.values():
         if len(spellings) > 1:
-            look_alike = len({normalize("NFC", label) for label in spellings}) < len(spellings)
+            look_alike = len(set(map(visible_name, spellings))) < len(spellings)
             labels = " and ".join(map(ascii if look_alike else repr, spellings))
             console.warn(f"{origin}: the labels {labels} are different classes; correct them if they mean the same")
 

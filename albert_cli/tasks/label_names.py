@@ -6,9 +6,14 @@ import re
 from collections.abc import Sequence
 from unicodedata import normalize
 
-# Zero-width spaces and direction marks, which spreadsheets and web pages leave in cells. The joiners U+200C and U+200D
-# are letters of some spellings.
-_INVISIBLE = re.compile("[\u061c\u200b\u200e\u200f\ufeff]")
+# Zero-width spaces, soft hyphens, direction marks, and the selectors of an emoji's look, which spreadsheets and web
+# pages leave in cells. The joiners U+200C and U+200D are letters of some spellings.
+_INVISIBLE = re.compile("[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe0e\ufe0f\ufeff]")
+
+
+def visible_name(label: str) -> str:
+    """Return a class name in NFC and without invisible marks; names that look the same have the same result."""
+    return normalize("NFC", _INVISIBLE.sub("", label))
 
 
 def comparable_name(label: str) -> str:
@@ -16,13 +21,15 @@ def comparable_name(label: str) -> str:
 
     `NOT-ENTAILMENT` and `not_entailment` both become `notentailment`. A name of only blanks, hyphens and underscores
     is not changed. In a number, only a plus sign and zeros that do not change its value are removed: 1.0, 01 and +1
-    become 1, but -1 is another class. Invisible marks are removed from every name.
+    become 1, but -1 is another class. Invisible marks are removed from every name. The letter i equals the Turkish ı
+    and the lower case of İ, because lower case alone does not show if I is a Turkish letter.
     """
-    label = _INVISIBLE.sub("", label)
+    label = visible_name(label)
     if number := re.fullmatch(r"(-?)\+?0*([0-9]+)(?:\.([0-9]*?)0*)?", label):
         sign, whole, fraction = number.groups()
         return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
-    return re.sub(r"[\s_-]+", "", normalize("NFC", label.casefold())) or label
+    lower_case = normalize("NFC", label.casefold()).replace("i\u0307", "i").replace("ı", "i")
+    return re.sub(r"[\s_-]+", "", lower_case) or label
 
 
 def find_label(text: str, labels: Sequence[str]) -> int | None:

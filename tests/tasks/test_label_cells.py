@@ -208,6 +208,10 @@ def test_infer_classes_warns_of_spellings_and_many_classes(tmp_path: Path, capfd
     assert "the labels 'not good' and 'not-good' are different classes" in printed
     open_labels(tmp_path, ["n\u00e9gatif", "ne\u0301gatif", "positif"])
     assert r"'ne\u0301gatif' and 'n\xe9gatif' are different classes" in " ".join(capfd.readouterr().err.split())
+    open_labels(tmp_path, ["iyi", "\u0130yi", "\u2764", "\u2764\ufe0f"])
+    printed = " ".join(capfd.readouterr().err.split())
+    assert "the labels 'iyi' and 'İyi' are different classes" in printed
+    assert r"the labels '\u2764' and '\u2764\ufe0f' are different classes" in printed
     open_labels(tmp_path, [f"text number {n}" for n in range(30)])
     assert "30 labels are 30 different classes" in capfd.readouterr().err
     open_labels(tmp_path, [f"class {n % 10}" for n in range(30)])

@@ -28,6 +28,14 @@ def test_match_labels_tells_signs_apart() -> None:
         ("ne\u0301gatif", ("n\u00e9gatif", "positif"), 0),  # NFD, as in names of folders on macOS
         ("سلبي\u200f", ("سلبي", "x"), 0),
         ("\ufeff1", ("0", "1.0"), 1),
+        ("KIZGIN", ("iyi", "kızgın"), 1),  # Turkish
+        ("iyi", ("\u0130yi", "kızgın"), 0),
+        ("I\u0307YI", ("iyi", "kızgın"), 0),
+        ("kizgin", ("KIZGIN", "kızgın"), None),
+        ("kızgın", ("KIZGIN", "kızgın"), 1),
+        ("\u2067سلبي\u2069", ("\u202bسلبي\u202c", "x"), 0),
+        ("po\u00adsi\u2060tive", ("negative", "positive"), 1),
+        ("\u2764", ("\u2764\ufe0f", "\u2639\ufe0e"), 0),
         ("می\u200cم", ("میم", "x"), None),  # the joiner is a part of the spelling
     ],
 )
