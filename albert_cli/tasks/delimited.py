@@ -17,7 +17,7 @@ from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.text.lines import NumberedLines
-from albert_cli.text.records import carriage_return_error, has_wrong_delimiter, iter_csv_rows
+from albert_cli.text.records import carriage_return_error, has_wrong_delimiter, iter_csv_rows, reject_repeated_column
 from albert_cli.text.sources import JSON_LINES_ENDINGS
 
 DELIMITER_HINT: Final = "use -s table.delimiter=';' if the columns are separated by another character"
@@ -118,8 +118,7 @@ def open_delimited(origin: str, lines: NumberedLines, dialect: Dialect, *, is_si
     if not dialect.quoting and any("\r" in name.rstrip("\r") for name in header):
         raise carriage_return_error(f"{origin}:1")
     for name in columns:
-        if columns.count(name) > 1:
-            raise InputError(f"{origin}:1: the column {name!r} occurs twice", "rename one of them")
+        reject_repeated_column(f"{origin}:1", name, columns)
     return DelimitedTable(tuple(columns), _iter_cells(origin, rows, header, width, delimiter), delimiter)
 
 

@@ -246,6 +246,7 @@ def _find_column(field: str, columns: Sequence[str], file_name: str) -> str:
     column = field if field in columns else field.partition(".")[0]
     if column not in columns:
         raise missing_field_error(file_name, field, columns)
+    reject_repeated_column(file_name, column, columns)
     return column
 
 
@@ -253,6 +254,12 @@ def missing_field_error(location: str, field: str, existing_fields: Sequence[str
     """Return the error for a row or file that has no text in a field; its message lists the first existing fields."""
     fields = ", ".join(map(str, existing_fields[:_LISTED_FIELDS]))
     return InputError(f"{location}: no text in field {field!r} (fields: {fields})", _OTHER_FIELD_HINT)
+
+
+def reject_repeated_column(location: str, name: str, columns: Sequence[str]) -> None:
+    """Raise `InputError` if a name occurs twice among the columns of a table."""
+    if columns.count(name) > 1:
+        raise InputError(f"{location}: the column {name!r} occurs twice", "rename one of them")
 
 
 def wrong_type_error(location: str, field: str, value: object) -> InputError:

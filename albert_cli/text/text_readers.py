@@ -35,6 +35,7 @@ from albert_cli.text.records import (
     iter_json_objects,
     iter_parquet_rows,
     missing_field_error,
+    reject_repeated_column,
     wrong_type_error,
 )
 from albert_cli.text.source_parts import ReadCounter, SourcePart, open_part
@@ -109,6 +110,7 @@ def read_table_texts(part: SourcePart, settings: ReadSettings, counter: ReadCoun
             hint = "separate the columns of a .csv by commas, and of a .tsv by tabs"
             raise InputError(f"{location}: a single column, {header[0]!r}", hint)
         raise missing_field_error(location, settings.text_field, header)
+    reject_repeated_column(part.location(header_line), settings.text_field, header)
     column = header.index(settings.text_field)
     for number, cells in rows:
         if len(cells) != len(header):

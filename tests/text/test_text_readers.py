@@ -121,6 +121,23 @@ def test_csv_keeps_quoted_line_ends_rejects_bad_rows(tmp_path: Path) -> None:
     assert read_texts(path, text_field="body") == ["x"]
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_text_column_that_occurs_twice_is_rejected(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    names = ["id", "id", "text", "text"]
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 4, names=names), path)
+    else:
+        delimiter = "," if ending == "csv" else "\t"
+        path.write_text(delimiter.join(names) + "\n" + delimiter.join("abcd") + "\n")
+    with pytest.raises(InputError, match=rf"a\.{ending}.*: the column 'text' occurs twice") as raised:
+        read_texts(path)
+    assert raised.value.hint == "rename one of them"
+    if ending != "parquet":
+        path.write_text(path.read_text().replace("text", "body", 1))
+        assert read_texts(path) == ["d"]
+
+
 def test_tsv_quotes_have_no_meaning(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('text\tlabel\n"Well", he said.\t1\nNo "end\t0\n')
