@@ -16,6 +16,7 @@ from albert_cli.tasks.delimited import DELIMITER_HINT, is_delimited_file
 from albert_cli.tasks.table_settings import TableSettings
 from albert_cli.tasks.text_table import TextTable
 from albert_cli.text.records import has_wrong_delimiter
+from albert_cli.text.words import is_unspaced
 
 # The usual names of each role's column, in lower case; the first that a table has is taken.
 COLUMN_NAMES: Mapping[str, Sequence[str]] = {
@@ -41,7 +42,10 @@ _PAIRS = (
 )
 _ENTITY_COLUMNS = {"entities", "spans", "tokens", "ner_tags"}  # of a file for the task `ner`
 _SAMPLED_ROWS = 100  # rows from which `_holds_texts` judges a column
-_MIN_WORDS = 2  # words of a cell that counts as text; a single word may be a label or a name
+# A cell counts as text from this number of words on, or of characters in scripts without spaces between words. A single
+# word, and a few such characters, may be a label or a name.
+_MIN_WORDS = 2
+_MIN_UNSPACED = 15
 
 
 def find_column(
@@ -260,11 +264,17 @@ def check_texts(table: TextTable, texts: Sequence[int]) -> None:
 
 
 def _holds_texts(table: TextTable, column: int) -> bool:
-    """Return True if most of a column's cells that are not blank have several words; JSON does not count as text."""
+    """Return True if most of a column's cells that are not blank are texts (`_is_text`)."""
     cells = [row[column].strip() for row in table.cells[:_SAMPLED_ROWS]]
     filled = [cell for cell in cells if cell]
-    texts = [cell for cell in filled if len(cell.split()) >= _MIN_WORDS and not cell.startswith(("[", "{"))]
-    return len(texts) > len(filled) / 2
+    return sum(map(_is_text, filled)) > len(filled) / 2
+
+
+def _is_text(cell: str) -> bool:
+    """Return True if a cell has several words, or many characters of scripts without spaces; JSON is no text."""
+    if cell.startswith(("[", "{")):
+        return False
+    return len(cell.split()) >= _MIN_WORDS or sum(map(is_unspaced, cell)) >= _MIN_UNSPACED
 
 
 def missing_column(

@@ -92,6 +92,25 @@ def test_open_table_warns_of_unused_texts(
     assert f" {unused} with text will not be used; use -s table.text=COLUMN" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("reply", "is_text"),
+    [
+        ("昨日届きましたが、すぐに壊れてしまいました。", True),
+        ("我昨天收到了这本书，读起来非常有意思。", True),
+        ("หนังสือเล่มนี้สนุกมาก", True),
+        ("東京都千代田区", False),
+        ("Donaudampfschifffahrtsgesellschaft", False),
+    ],
+)
+def test_open_table_warns_of_texts_without_spaces(
+    tmp_path: Path, reply: str, is_text: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"text,reply,label\na b,{reply},good\nc d,{reply},bad\n", encoding="utf-8")
+    open_table(validate_recipe(TableSettings, {"train": str(path), "dev": str(path)}, "recipe"))
+    assert ("the column 'reply' with text will not be used" in capfd.readouterr().err) == is_text
+
+
 def test_open_table_used_texts_need_no_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     open_columns(tmp_path, ["id", "question", "sentence", "label"])
     assert "warning" not in capfd.readouterr().err
