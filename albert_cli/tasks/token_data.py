@@ -202,25 +202,32 @@ def read_token_file(
 def describe_file(path: Path, *, labeled: bool = True) -> list[str]:
     """Return notes on the columns and prefixes that are not read, and on texts that training and scoring leave out.
 
-    If `labeled`, a note has the number of entities that begin or end inside a word.
+    If `labeled`, further notes have the number of entities that begin or end inside a word, and of texts without a list
+    of entities.
     """
     if path.suffix.lower() not in _JSON_SUFFIXES:
         return read_conll(path).notes
     rejected = 0
     cutting = 0
-    for values, number in _iter_json_objects(path):
+    without_list = 0
+    objects, lines_without_list = _read_json_objects(path)
+    for values, number in objects:
         text = values.get("text")
         if is_rejected(values.get("answer")):
             rejected += 1
         elif labeled and isinstance(text, str) and not _has_tokens(values):
             entities = _parse_spans(first_of(values, _SPAN_KEYS), text, f"{path}:{number}")
             cutting += count_entities_cutting_words(entities, split_words(text))
+            without_list += number in lines_without_list
     notes = []
     if rejected:
         notes.append(describe_rejected(str(path), rejected))
     if cutting:
         spans = count_of(cutting, "span")
         notes.append(f"{path}: learned, predicted and scored as whole words: {spans} with an edge in a word")
+    if without_list:
+        texts = count_of(without_list, "text")
+        notes.append(f"{path}: learned and scored as texts without entities: {texts} without a list of them")
     return notes
 
 
@@ -250,17 +257,29 @@ def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExa
 
     A text without words has one line number, too. If `labeled`, rejected texts are left out.
     """
-    for values, number in _iter_json_objects(path):
+    objects, _ = _read_json_objects(path)
+    for values, number in objects:
         if not labeled or not is_rejected(values.get("answer")):
             example = parse_token_object(values, str(number), f"{path}:{number}", labeled=labeled)
             yield example, [number] * max(1, len(example.words))
 
 
-def _iter_json_objects(path: Path) -> Iterator[tuple[JsonObject, int]]:
-    """Yield the objects of JSON lines, each with the number of its line."""
+def _read_json_objects(path: Path) -> tuple[list[tuple[JsonObject, int]], set[int]]:
+    """Read the objects of JSON lines, each with the number of its line, and the lines of texts without a list of spans.
+
+    If other texts have such a list, these texts get an empty one, because Label Studio leaves out the key of a text
+    without entities. Otherwise they do not change.
+    """
+    objects = []
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
-            yield parse_json_object(line, f"{path}:{number}", _SHAPE), number
+            objects.append((parse_json_object(line, f"{path}:{number}", _SHAPE), number))
+    texts = [(values, number) for values, number in objects if not _has_tokens(values)]
+    without_list = [(values, number) for values, number in texts if set(_SPAN_KEYS).isdisjoint(values)]
+    if len(without_list) < len(texts):
+        for values, _ in without_list:
+            values["entities"] = []
+    return objects, {number for _, number in without_list}
 
 
 def parse_token_object(values: JsonObject, default_id: str, where: str, *, labeled: bool) -> TokenExample:

@@ -40,6 +40,26 @@ def test_read_token_file_rejected_texts_are_left_out(tmp_path: Path) -> None:
     assert describe_file(write(tmp_path / "b.jsonl", *rows[:2])) == []
 
 
+def test_read_token_file_absent_spans_are_no_entities(tmp_path: Path) -> None:
+    span = {"start": 0, "end": 3, "text": "Ada", "labels": ["PER"]}
+    rows: list[dict[str, object]] = [{"text": TEXT, "label": [span]}, {"text": TEXT}]
+    path = write(tmp_path / "a.jsonl", *rows)  # Label Studio leaves out the key of a text without entities
+    for objects in (rows, rows[::-1]):
+        write(path, *objects)
+        tags = [example.tags for example in read_token_file(path)]
+        assert sorted(map(str, tags)) == sorted(map(str, [("B-PER", "O", "O", "O"), ("O",) * 4]))
+        (note,) = describe_file(path)
+        assert "1 text without" in note
+    write(path, *rows, {"text": TEXT, "answer": "reject"})
+    assert "1 text without" in describe_file(path)[1]
+    assert describe_file(path, labeled=False) == describe_file(path)[:1]
+    write(path, *rows, {"text": TEXT, "label": None})
+    with pytest.raises(InputError, match=r"a\.jsonl:3: no list of entities"):
+        read_token_file(path)
+    with pytest.raises(InputError, match=r"a\.jsonl:1: no list of entities"):
+        read_token_file(write(path, *rows[1:], {"tokens": ["Ada"], "labels": ["B-PER"]}))
+
+
 def test_parse_token_object_prefers_the_text_to_token_objects() -> None:
     values: dict[str, object] = {"text": TEXT, "tokens": [{"text": "Ada", "start": 0, "end": 3, "id": 0}]}
     assert parse_token_object(values, "0", "a:1", labeled=False).text == TEXT
