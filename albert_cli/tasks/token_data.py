@@ -44,6 +44,7 @@ _TAG_KEYS = ("tags", "ner_tags", "labels", "ner")
 _SPAN_KEYS = ("entities", "spans", "label", "labels")
 _LISTED_FILES = 8  # names of existing files in an error
 _SHAPE = 'write {"tokens": […], "tags": […]}, or {"text": "…", "entities": [{"start": 0, "end": 5, "label": "PER"}]}'
+_WRITE_JSON_LINES = 'write train.jsonl, in pandas with to_json(…, orient="records", lines=True)'
 _OFFSETS = "count characters from 0, an emoji as one (not two UTF-16 units); the end is the character after the last"
 
 
@@ -143,14 +144,19 @@ class TokenFiles:
 def find_token_files(data: str) -> dict[str, str]:
     """Map splits to the files of the folder `data`; if `data` is a file, it is train.
 
-    Raises `InputError` if `data` does not exist, is a folder without a split's file, or has two files for a split.
+    Raises `InputError` if `data` does not exist, is a file with another ending, is a folder without a split's file, or
+    has two files for a split.
     """
     path = Path(data)
+    suffixes = (*_JSON_SUFFIXES, *CONLL_SUFFIXES)
     if path.is_file():
+        if path.suffix.lower() not in suffixes:
+            message = f"{path}: not a file of tagged words ({', '.join(suffixes)})"
+            remedies = "rename it to .conll if it has columns of words, decompress it"
+            raise InputError(message, _suggest_renaming([path.name]) or f"{remedies}, or {_WRITE_JSON_LINES}")
         return {"train": str(path)}
     if not path.is_dir():
         raise InputError(f"{path}: no such file or directory", "check the path")
-    suffixes = (*_JSON_SUFFIXES, *CONLL_SUFFIXES)
     files: dict[str, str] = {}
     for split, names in _FILE_NAMES.items():
         if split_file := find_split_file(path, names, suffixes, "keep one of them in the folder"):
@@ -159,7 +165,7 @@ def find_token_files(data: str) -> dict[str, str]:
         file_names = sorted(file.name for file in path.iterdir() if file.is_file())
         listed = f", only {', '.join(file_names[:_LISTED_FILES])}" if file_names else ""
         message = f"{path}: holds no train file ({', '.join(suffixes)}){listed}"
-        raise InputError(message, _suggest_renaming(file_names) or "add train.conll or train.jsonl")
+        raise InputError(message, _suggest_renaming(file_names) or f"add train.conll, or {_WRITE_JSON_LINES}")
     return files
 
 
