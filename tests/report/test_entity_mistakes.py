@@ -82,12 +82,26 @@ def test_report_marks_entities_and_names_the_baseline(tmp_path: Path) -> None:
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(html)
     assert "most frequent tags" in page.text and "majority class" not in page.text
-    assert "<mark>Ada Lovelace <small>PER</small></mark>" in html
-    assert '<mark class="wrong">Paris <small>LOC</small></mark>' in html
+    assert "<mark>Ada Lovelace <small><bdi>PER</bdi></small></mark>" in html
+    assert '<mark class="wrong">Paris <small><bdi>LOC</bdi></small></mark>' in html
     assert "wrong borders" in page.text and "the worst 2 of 3 examples" in page.text
     assert "script" not in page.elements and HOSTILE in page.text
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "**Ada Lovelace** (PER) met **Bo** (PER, wrong)" in markdown
+
+
+def test_report_text_has_its_own_direction(tmp_path: Path) -> None:
+    """A Hebrew or Arabic sentence runs from the right; the Latin label of an entity must not change its order."""
+    run_result(0.5, task="ner", title="Named entities", metric="entity_f1").write(tmp_path / "results.json")
+    hebrew = line([(0, 3, "PER")], [], text="דוד גר בחיפה.")
+    (tmp_path / "predictions.dev.jsonl").write_text(json.dumps(hebrew) + "\n")
+    build_report([tmp_path], tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    sentence = '<mark class="wrong">דוד <small><bdi>PER</bdi></small></mark> גר בחיפה.'
+    assert f'<th scope="row" class="text" dir="auto">{sentence}</th>' in html
+    assert '<td class="text" dir="auto">דוד גר בחיפה.</td>' in html
+    assert '<th scope="col" class="text" dir="auto">label</th>' in html
+    assert '<td class="number">' in html and ".text { text-align: start; }" in html
 
 
 def test_report_lists_mistakes_on_several_classes(tmp_path: Path) -> None:
