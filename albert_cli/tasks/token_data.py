@@ -33,6 +33,7 @@ from albert_cli.text.sources import JSON_LINES_ENDINGS
 from albert_cli.text.words import is_unspaced, need_blank, tagging_pattern
 
 _JSON_SUFFIXES = (*JSON_LINES_ENDINGS, ".json")  # JSON lines
+_TABLE_SUFFIXES = (".csv", ".parquet", ".arrow", ".feather", ".xlsx", ".xls", ".ods")  # not read
 _FILE_NAMES = {
     "train": ("train",),
     "dev": ("dev", "validation", "valid", "val", "testa"),
@@ -144,16 +145,15 @@ class TokenFiles:
 def find_token_files(data: str) -> dict[str, str]:
     """Map splits to the files of the folder `data`; if `data` is a file, it is train.
 
-    Raises `InputError` if `data` does not exist, is a file with another ending, is a folder without a split's file, or
-    has two files for a split.
+    A file with an unknown ending, such as `eng.train`, is read as columns of words. Raises `InputError` if `data` does
+    not exist, is a table of another format, is a folder without a split's file, or has two files for a split.
     """
     path = Path(data)
     suffixes = (*_JSON_SUFFIXES, *CONLL_SUFFIXES)
     if path.is_file():
-        if path.suffix.lower() not in suffixes:
+        if path.suffix.lower() in _TABLE_SUFFIXES:
             message = f"{path}: not a file of tagged words ({', '.join(suffixes)})"
-            remedies = "rename it to .conll if it has columns of words, decompress it"
-            raise InputError(message, _suggest_renaming([path.name]) or f"{remedies}, or {_WRITE_JSON_LINES}")
+            raise InputError(message, f"rename it to .conll if it has columns of words, or {_WRITE_JSON_LINES}")
         return {"train": str(path)}
     if not path.is_dir():
         raise InputError(f"{path}: no such file or directory", "check the path")
