@@ -115,7 +115,7 @@ def test_mistakes_of_values_of_any_size_are_told_apart(unit: float, tmp_path: Pa
         write_predictions(tmp_path / f"run-{seed}", [line])
     (mistakes,) = list_mistakes(collect_inputs([tmp_path]).evaluations)
     _, label, predicted, error = mistakes.table.rows[0]
-    shown = [float(cell) for cell in (label, *re.findall(r"([^ (]+) \(1 of 2\)", predicted), error)]
+    shown = [float(str(cell)) for cell in (label, *re.findall(r"([^ (]+) \(1 of 2\)", str(predicted)), error)]
     assert shown == pytest.approx([2019.75 * unit, 2018.25 * unit, 2018.5 * unit, 1.375 * unit], rel=1e-5, abs=0)
 
 
