@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from albert_cli import executor, store
 from albert_cli.data.arrays import Flags
-from albert_cli.data.records import GROUPS, Group, RewriteTarget, ShardFacts, ShardRecord, TextCounts
+from albert_cli.data.records import (
+    GROUPS,
+    Group,
+    RewriteTarget,
+    ShardFacts,
+    ShardRecord,
+    TextCounts,
+    read_data_facts,
+)
 from albert_cli.data.shards import Shard, id_type
 from albert_cli.data.tokenization import ShardUnit, load_vocabulary_once, tokenize_unit
 from albert_cli.data.verification import record_verified_unit
@@ -112,6 +120,15 @@ def choose_heldout_hash(units: Sequence[ShardUnit]) -> int | None:
     smallest = min((int(hashes.min()) for unit in units for _, hashes in _iter_hashes(unit)), default=0)
     largest = max((int(hashes.max()) for unit in units for _, hashes in _iter_hashes(unit)), default=0)
     return smallest if smallest < largest else None
+
+
+def has_fallback_holdout(data: Path) -> bool:
+    """Return True if a data directory holds out the document that `choose_heldout_hash` has chosen.
+
+    Other documents are held out from every text that contains them; this one only from a text where it is chosen, too.
+    """
+    holds_out = read_data_facts(data).totals["heldout"].documents > 0
+    return holds_out and not any(data.glob("shards/*/heldout.hashes"))
 
 
 def find_first_copies(units: Sequence[ShardUnit]) -> Flags:

@@ -17,11 +17,12 @@ from typing import Final, Literal
 
 from albert_cli import config, store
 from albert_cli.data.records import require_data_directory
+from albert_cli.data.rewrites import has_fallback_holdout
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import AlbertError, ConfigError, InputError, MissingDataError
 from albert_cli.evaluation.verify import find_task_data
 from albert_cli.experiments.experiment import ExperimentScale
-from albert_cli.experiments.plan import OUT, ExperimentRequest, Stage, create_stage
+from albert_cli.experiments.plan import OUT, ExperimentPlan, ExperimentRequest, Stage, create_stage
 from albert_cli.experiments.word_order_pairs import MAX_PAIRS, PAIRS_FILE, SENTENCE_WORDS
 from albert_cli.os_errors import translate_read_errors
 from albert_cli.tasks.data_files import match_case
@@ -279,6 +280,25 @@ def plan_probe_data(request: ExperimentRequest, scale: ExperimentScale) -> tuple
     facts = {"text": existing, "files": files, "vocab": usual.identity}
     stage = create_stage(request, "data", "token shards for intrinsic scores", facts, needs, argv)
     return _as_input(request, stage), skipped
+
+
+def check_heldout_text(plan: ExperimentPlan) -> None:
+    """Raise `InputError` if variants with additional text may be trained on the held-out text that scores them.
+
+    Does nothing before the usual text is tokenized, and if no variant has additional text.
+    """
+    variants = {run.variant for run in (*plan.runs, *plan.unmeasured)}
+    if all(plan.experiment.variants[name].text == "usual" for name in variants):
+        return
+    usual = plan_data(plan.request, plan.scale, "usual")
+    scores = [stage for stage in plan.stages.values() if stage.kind in ("probe", "pairs")]
+    is_scored = any(usual.identity in [need.id for need in stage.needs] for stage in scores)
+    if is_scored and Path(usual.path, "data.json").is_file() and has_fallback_holdout(Path(usual.path)):
+        raise InputError(
+            f"{usual.path}: the variants with additional text may be trained on the document that is held out to score "
+            f"them, because holdout {plan.scale.holdout:g} selects no document of the usual text",
+            f"use --text with more documents, or a larger holdout in [scales.{plan.request.scale}] of your own recipe",
+        )
 
 
 def _as_input(request: ExperimentRequest, stage: Stage) -> DataInput:

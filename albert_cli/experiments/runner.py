@@ -26,7 +26,7 @@ from albert_cli.array_jobs import ArrayJob, retry_while_locked
 from albert_cli.errors import AlbertError, BusyError, DivergedError, InputError, Interrupted, LockedError, ReportedError
 from albert_cli.experiments import outcome, pages, recall_table, recipe, word_order_pairs
 from albert_cli.experiments.budget import PlanDescription, describe_plan, judge_decidability
-from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK, RECALL_TASK
+from albert_cli.experiments.inputs import MINIMAL_PAIRS_TASK, RECALL_TASK, check_heldout_text
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage, StageKind
 from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.experiments.stages import make_plan
@@ -269,10 +269,11 @@ def _describe_time_left(plan: ExperimentPlan, seconds: Mapping[StageKind, Sequen
 
 
 def _check_before_run(plan: ExperimentPlan) -> None:
-    """Warn about the limits of a run; raise an `AlbertError` if a text that it needs cannot be read."""
+    """Warn about the limits of a run; raise an `AlbertError` if a text cannot be read, or cannot score all variants."""
     unreadable = list(_find_unreadable_text(plan).values())
     if unreadable:
         raise unreadable[0]
+    check_heldout_text(plan)
     _warn_about_limits(plan)
 
 
@@ -338,7 +339,9 @@ def _run_stage(plan: ExperimentPlan, stage: Stage, invoke: Invoke, prefix: str =
     """Run a stage's command, with `prefix` before each line of its messages, or the stage's title as the first line.
 
     If a needed stage has diverged, return the exit code of divergence without running the command.
+    Raises `InputError` if the held-out text of a finished stage cannot score all variants.
     """
+    check_heldout_text(plan)
     needed_results = [plan.result_path(need) for need in stage.needs]
     if any(store.read_record(path, StageRecord[TimedResult]).diverged for path in needed_results):
         return FinishedCommand(DivergedError.exit_code, "", 0.0)

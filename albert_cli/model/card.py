@@ -73,7 +73,7 @@ def _render_card(
     """Render a card; `tag` is the Hub's `pipeline_tag`, and the names in `scores` are already escaped as Markdown."""
     table = "Not evaluated yet.\n"
     if scores:
-        rows = "".join(f"| {name} | {value:.4f} |\n" for name, value in scores.items())
+        rows = "".join(f"| {name} | {value:.4g} |\n" for name, value in scores.items())
         table = f"| measure | value |\n| --- | ---: |\n{rows}"
     library = ""
     usage = "`transformers` has no class for this shape or head; load the checkpoint with `albert`.\n"

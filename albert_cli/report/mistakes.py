@@ -140,7 +140,8 @@ def _tabulate_mistakes(examples: Sequence[ExampleLines]) -> Table:
         first = lines[0]  # the texts and the label are the same in all runs
         texts = [_format_text(first.get(name)) for name in fields]
         label = _format_text(first.get("answers", first.get("label"))) or _empty_title(first)
-        rows.append([*texts, label, _format_predictions(lines), f"{_mean_error(lines):.2f}"])
+        error_format = ".4g" if prediction_kind(first) == "value" else ".2f"  # values may have any size
+        rows.append([*texts, label, _format_predictions(lines), f"{_mean_error(lines):{error_format}}"])
     return Table(headers, rows)
 
 
@@ -151,7 +152,7 @@ def _format_text(value: object) -> str:
     elif isinstance(value, list):
         text = " / ".join(dict.fromkeys(map(str, value)))
     elif isinstance(value, float):
-        text = f"{value:.2f}"
+        text = f"{value:.6g}"
     else:
         text = str(value)
     if len(text) <= _MAX_CHARACTERS:

@@ -260,7 +260,10 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """
 
     def chance_loss(self, train: Sequence[ExampleT]) -> float | None:
-        """Return the loss of a model that knows only the label frequencies; None if the kind of task defines none."""
+        """Return the loss of a model that knows only the label frequencies, or in a regression the labels' mean.
+
+        Returns None if the kind of task defines none.
+        """
         return None
 
     @abstractmethod

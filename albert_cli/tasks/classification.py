@@ -82,6 +82,8 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
 
     def mean_loss(self, outputs: Array, features: PairFeatures) -> float:
         """Return the loss per example; `outputs` are logits [N, C]."""
+        if self.is_regression:  # in float64, because the squared errors of large values overflow fp32
+            return float(np.mean((outputs[:, 0].astype(np.float64) - features.gold) ** 2))
         loss_sum = self.loss_from_logits(torch.from_numpy(outputs), torch.from_numpy(features.gold))
         return float(loss_sum) / len(features)
 
@@ -116,9 +118,10 @@ class LogitsTask(Task[LabeledT, PairFeatures, Array]):
 
         Predicted values count as the same if they differ by at most a thousandth of the range of the labels.
         """
-        predicted = self.predictions_from_logits(outputs)
-        tolerance = 1e-3 * np.ptp(features.gold) if self.is_regression else 0
-        if np.ptp(features.gold) == 0 or np.ptp(predicted) > tolerance:
+        predicted = self.predictions_from_logits(outputs).astype(np.float64)  # the range of large values overflows fp32
+        label_range = np.ptp(features.gold.astype(np.float64))
+        tolerance = 1e-3 * label_range if self.is_regression else 0
+        if label_range == 0 or np.ptp(predicted) > tolerance:
             return None
         return "one value for all inputs" if self.is_regression else self.collapse_message
 

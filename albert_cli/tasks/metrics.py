@@ -39,15 +39,18 @@ def _compute(metric: str, predictions: Array, labels: Array) -> float:
         return float(f1_score(labels == 1, predictions == 1, zero_division=0.0))
     if metric == "macro_f1":
         return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
-    if _is_constant(predictions) or _is_constant(labels):
+    gold = labels.astype(np.float64)
+    predicted = predictions.astype(np.float64)
+    # Predictions also count as constant if they differ only by rounding errors of the labels' range.
+    if _is_constant(gold) or _is_constant(predicted, float(np.ptp(gold))):
         return 0.0  # a correlation with a constant is undefined; 0 is the value of predictions without information
     if metric == "mcc":
         return float(matthews_corrcoef(labels, predictions))
     correlation = {"pearson": pearsonr, "spearman": spearmanr}[metric]
-    return float(correlation(predictions.astype(np.float64), labels.astype(np.float64)).statistic)
+    return float(correlation(predicted, gold).statistic)
 
 
-def _is_constant(values: Array) -> bool:
-    """Return True if all values are the same but for rounding errors."""
+def _is_constant(values: Array, unit: float = 0.0) -> bool:
+    """Return True if all values are the same but for rounding errors, relative to the largest value or to `unit`."""
     # Float64 rounds to about 1e-16 of a value. The limit 1e-12 leaves room for errors that add up.
-    return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))
+    return bool(np.ptp(values) <= 1e-12 * max(unit, float(np.abs(values).max())))

@@ -215,4 +215,6 @@ def _f1(gold: Array, predicted: Array, average: Literal["micro", "macro"]) -> fl
     """Return the micro or macro F1 of predictions (0 or 1) [N, C]; a class that never occurs has F1 0."""
     from sklearn.metrics import f1_score
 
+    if gold.shape[1] == 1:  # scikit-learn takes a single column for two classes, and averages over both
+        return float(f1_score(gold[:, 0], predicted[:, 0], average="binary", zero_division=0.0))
     return float(f1_score(gold, predicted, average=average, zero_division=0.0))

@@ -8,7 +8,7 @@ the generators are seeded for each micro-batch from (seed, step, number of the m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -23,16 +23,54 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 
 
 @dataclass
+class StepWindow:
+    """Sums over the steps since the last journal record: losses and metrics, tokens of all ranks, FLOPs of this rank.
+
+    `counts`: by name, the number of steps that have the value; a batch without sentence pairs lacks `order_loss`.
+    `seconds`: the time of the steps, without the evaluations and saves between them.
+    """
+
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, values: Mapping[str, float], tokens: int, flops: float, seconds: float) -> None:
+        """Add the values, tokens, FLOPs and seconds of one step."""
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
+        self.tokens += tokens
+        self.flops += flops
+        self.seconds += seconds
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each value over the steps that have it."""
+        return {name: total / self.counts[name] for name, total in self.sums.items()}
+
+    def speed(self, peak: float | None) -> dict[str, float]:
+        """Return tokens per second of all ranks, and the MFU of one rank if its `peak` in FLOP/s is known."""
+        seconds = max(self.seconds, 1e-9)
+        speed: dict[str, float] = {"tokens_per_second": round(self.tokens / seconds)}
+        if peak and self.flops:
+            speed["mfu"] = round(self.flops / seconds / peak, 4)
+        return speed
+
+
+@dataclass
 class TrainState:
     """The progress of a run: the number of updates, the seconds of training, and the best evaluation of fine-tuning.
 
-    `best_score` is None and `best_step` is 0 before the first evaluation, and always in pretraining.
+    `best_score` is None and `best_step` is 0 before the first evaluation, and always in pretraining. `window` has the
+    steps that no journal record has yet, so that a resumed run writes the same records; its FLOPs are those of rank 0.
     """
 
     step: int = 0
     seconds: float = 0.0
     best_score: float | None = None
     best_step: int = 0
+    window: StepWindow = field(default_factory=StepWindow)
 
 
 def read_state(directory: Path) -> TrainState:

@@ -12,7 +12,7 @@ from albert_cli.errors import CheckpointError
 from albert_cli.model import hub
 from albert_cli.model.informed_init import InformedInit, apply_informed_init
 from albert_cli.training import checkpoint
-from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.checkpoint import StepWindow, TrainState
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain_inputs import PretrainInputs
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -68,6 +68,7 @@ def set_first_weights(inputs: PretrainInputs, job: PretrainingJob, optimizer: Op
             copy_parent_weights(job.model, parent, stack=warm_start.stack)
             return TrainState()
         state = checkpoint.restore_optimizer(parent.directory, optimizer)
+        state.window = StepWindow()  # the first journal record has only steps of this run
         copy_parent_weights(job.model, parent, f"with its moments, from step {state.step:,}")
         return state
     if recipe.init == InformedInit():  # the defaults keep the sampled weights

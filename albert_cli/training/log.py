@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,41 +34,6 @@ _CONTEXT_NATS: Final = 0.3
 _MEAN_STEPS: Final = 250  # means over this many steps are compared, because the loss of one step is noisy
 
 LossRecord = Mapping[str, float]  # a journal record with "step", "loss", "mlm_loss" and "grad_norm"
-
-
-@dataclass
-class StepWindow:
-    """Sums over the steps since the last journal record: losses and metrics, tokens of all ranks, FLOPs of this rank.
-
-    `counts`: by name, the number of steps that have the value; a batch without sentence pairs lacks `order_loss`.
-    `started`: `time.monotonic()` at the first step, plus the seconds of later pauses.
-    """
-
-    sums: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    tokens: int = 0
-    flops: float = 0.0
-    started: float = field(default_factory=time.monotonic)
-
-    def add(self, values: Mapping[str, float], tokens: int, flops: float) -> None:
-        """Add the values, tokens and FLOPs of one step."""
-        for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-            self.counts[name] = self.counts.get(name, 0) + 1
-        self.tokens += tokens
-        self.flops += flops
-
-    def means(self) -> dict[str, float]:
-        """Return the mean of each value over the steps that have it."""
-        return {name: total / self.counts[name] for name, total in self.sums.items()}
-
-    def speed(self, peak: float | None) -> dict[str, float]:
-        """Return tokens per second of all ranks, and the MFU of one rank if its `peak` in FLOP/s is known."""
-        seconds = max(time.monotonic() - self.started, 1e-9)
-        speed: dict[str, float] = {"tokens_per_second": round(self.tokens / seconds)}
-        if peak and self.flops:
-            speed["mfu"] = round(self.flops / seconds / peak, 4)
-        return speed
 
 
 @dataclass

@@ -28,10 +28,10 @@ from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.packing import to_device
 from albert_cli.ranks import RankGroup, handle_signals
 from albert_cli.training import checkpoint
-from albert_cli.training.checkpoint import TrainState
+from albert_cli.training.checkpoint import StepWindow, TrainState
 from albert_cli.training.device import autocast, deterministic_kernels, evaluation_mode, seed_micro_batch
 from albert_cli.training.job import BatchT, MicroBatch, TrainingJob
-from albert_cli.training.log import LossHints, RunLog, StepWindow, progress_suffix
+from albert_cli.training.log import LossHints, RunLog, progress_suffix
 from albert_cli.training.optimizers import clip_gradients, make_optimizer, update_weights
 from albert_cli.training.reduction import reduce_during_backward, reduce_gradients
 from albert_cli.training.settings import ScheduleSettings
@@ -128,9 +128,9 @@ class Loop(Generic[BatchT]):
         train = self.job.settings.train
         remaining_steps = range(self.state.step, self.schedule.total_steps)
         peak = machine.matmul_peak(train.precision, self.job.device)
-        window = StepWindow()
-        started = time.monotonic() - self.state.seconds  # as if the run had never been interrupted
-        self._last_save = time.monotonic()
+        step_started = time.monotonic()
+        started = step_started - self.state.seconds  # as if the run had never been interrupted
+        self._last_save = step_started
         with (
             deterministic_kernels(train.deterministic),
             handle_signals((signal.SIGTERM, signal.SIGINT, _TIME_LIMIT_SIGNAL), self._on_signal),
@@ -140,8 +140,10 @@ class Loop(Generic[BatchT]):
             for micro_batches in batches:
                 result = self._step(micro_batches)
                 self.state.step += 1
-                self.state.seconds = time.monotonic() - started
-                window.add(result.values, result.tokens, result.flops)
+                now = time.monotonic()
+                self.state.seconds = now - started
+                window = self.state.window
+                window.add(result.values, result.tokens, result.flops, now - step_started)
                 means = window.means()
                 speed = window.speed(peak)
                 bar.update(self.state.step, progress_suffix(means, speed))
@@ -149,10 +151,9 @@ class Loop(Generic[BatchT]):
                     if log:
                         log.write_steps(self.state, means, speed)
                         self._report_step()
-                    window = StepWindow()
-                paused = time.monotonic()
+                    self.state.window = StepWindow()
                 yield result
-                window.started += time.monotonic() - paused  # the speed excludes the caller's evaluations and saves
+                step_started = time.monotonic()  # the speed excludes the caller's evaluations and saves
 
     def _report_step(self) -> None:
         """Pass the number of the last step to `report_step`, if there is one; only rank 0 calls this method."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable
@@ -332,6 +333,25 @@ def test_extra_text_is_only_trained_on(
     assert len({argv[argv.index("--data") + 1] for argv in probes}) == 1, "all are scored on the same text"
     if name == "curves":
         assert dropout(facts_by_variant["dropout"]) != dropout(facts_by_variant["no-dropout"])
+
+
+@pytest.mark.parametrize("jobs", [("--jobs", 1), ("--jobs", 2), ("--task", "0/1")])
+def test_extra_text_cannot_contain_the_held_out_text(
+    jobs: tuple[object, ...], tmp_path: Path, documents: list[str]
+) -> None:
+    """With two documents, the one with the smallest hash is held out, which the longer text would train on."""
+    text, extra = tmp_path / "text.txt", tmp_path / "extra.txt"
+    text.write_text("\n\n".join(" ".join(documents[start::2]) for start in (0, 1)), encoding="utf-8")
+    extra.write_text("\n\n".join(d.replace("ba", "zu") for d in documents), encoding="utf-8")
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "experiments/extra-data"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
+    out = tmp_path / "out"
+    call = ["reproduce", mine, "--scale", "smoke", "--out", out, "--device", "cpu", "--text", text]
+    for _ in range(2):  # the second call reports the error before it runs a stage
+        ended = albert(*map(str, [*call, "--extra-text", extra, *jobs]), expect=3).err
+        assert re.search(rf"error: {out}/stages/data-\w+: .* holdout 0\.05 selects no document", ended)
+        assert "use --text with more documents, or a larger holdout" in ended
+    assert not list(out.glob("stages/probe-*")) and not list(out.glob("mine-smoke/*"))
 
 
 def test_hub_layout_text_runs_to_a_verdict(tmp_path: Path, documents: list[str], tiny_glue: Path) -> None:

@@ -103,8 +103,20 @@ def test_mistakes_of_values_are_ranked_by_distance(tmp_path: Path) -> None:
     lines = [{"id": str(i), "label": i / 2, "prediction": i / 2 + (2 if i == 3 else 0.1)} for i in range(6)]
     write_predictions(tmp_path, lines)
     assert worst_ids(tmp_path)[0] == "3"
-    text = page_text(tmp_path, tmp_path / "report.html")
-    assert "1.50" in text and "3.50" in text and "2.00" in text
+    (mistakes,) = list_mistakes([evaluation_in(tmp_path)])
+    assert mistakes.table.rows[0] == ["3", "1.5", "3.5", "2"]
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1.0, 1e24])
+def test_mistakes_of_values_of_any_size_are_told_apart(unit: float, tmp_path: Path) -> None:
+    write_eval(tmp_path, [0.5, 0.75])
+    for seed, prediction in enumerate((2018.25, 2018.5)):
+        line = {"id": "a", "label": 2019.75 * unit, "prediction": prediction * unit}
+        write_predictions(tmp_path / f"run-{seed}", [line])
+    (mistakes,) = list_mistakes(collect_inputs([tmp_path]).evaluations)
+    _, label, predicted, error = mistakes.table.rows[0]
+    shown = [float(str(cell)) for cell in (label, *re.findall(r"([^ (]+) \(1 of 2\)", str(predicted)), error)]
+    assert shown == pytest.approx([2019.75 * unit, 2018.25 * unit, 2018.5 * unit, 1.375 * unit], rel=1e-5, abs=0)
 
 
 def test_mistakes_of_taggers_are_listed_by_their_tags(tmp_path: Path) -> None:

@@ -166,6 +166,19 @@ def test_from_checkpoint_several_values_are_rejected() -> None:
         task_from_checkpoint(with_labels("a", "b", "c", problem="regression"))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", [(1e24, 5e26), (-3e38, 3e38)])
+def test_compute_metrics_of_large_values_are_finite(values: tuple[float, float], tiny_vocabulary: Path) -> None:
+    task = Classification(name="t", title="t", metrics=("pearson", "spearman"), labels=())
+    examples = [TextExample("bade", None, value, "") for value in values]
+    features = task.encode(examples, Vocabulary.load(tiny_vocabulary), 16)
+    outputs = np.array(values, np.float32)[:, None] * np.float32(0.5)
+    loss = np.mean(np.square(values)) / 4
+    got = task.compute_metrics(outputs, features, examples)
+    assert got == pytest.approx({"pearson": 1.0, "spearman": 1.0, "loss": loss})
+    assert task.describe_collapse(outputs, features) is None
+
+
 def test_describe_collapse_compares_values_with_the_labels(tiny_vocabulary: Path) -> None:
     task = Classification(name="t", title="t", metrics=("pearson",), labels=())
     years = [2018.5, 2019.0, 2019.5, 2020.25]

@@ -27,8 +27,10 @@ def test_scores_equal_hand_computed_values() -> None:
     assert got["mcc"] == pytest.approx((3 * 4 - 1 * 2) / (4 * 5 * 5 * 6) ** 0.5)
 
 
-def test_scores_correlations_equal_hand_computed() -> None:
-    got = scores(("pearson", "spearman"), [1.0, 2.0, 4.0], [1.0, 3.0, 2.0])
+@pytest.mark.parametrize("unit", [1.0, 1e-15, 1e-40, 1e27])
+def test_scores_correlations_equal_hand_computed(unit: float) -> None:
+    predictions = unit * np.array([1.0, 2.0, 4.0])
+    got = scores(("pearson", "spearman"), predictions, unit * np.array([1.0, 3.0, 2.0]))
     assert got["pearson"] == pytest.approx(1 / (2 * 14 / 3) ** 0.5)
     assert got["spearman"] == pytest.approx(0.5)
 
@@ -44,6 +46,12 @@ def test_scores_constant_predictions_are_zero(value: float) -> None:
     predictions[0] = np.nextafter(predictions[0], np.float32(np.inf)) if value == 0 else predictions[0]
     got = scores(("pearson", "spearman"), predictions, [1.0, 2.0, 3.0, 4.0, 5.0])
     assert got == {"pearson": 0.0, "spearman": 0.0}
+
+
+def test_scores_rounding_errors_are_no_correlation() -> None:
+    noise = np.array([0.0, 1e-16, 3e-16])
+    assert scores(("pearson",), noise, [1.0, 2.0, 3.0]) == {"pearson": 0.0}
+    assert scores(("pearson",), [1.0, 2.0, 3.0], 0.3 + noise) == {"pearson": 0.0}
 
 
 def test_scores_one_class_has_zero_mcc() -> None:

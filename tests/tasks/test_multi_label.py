@@ -190,6 +190,14 @@ def test_score_multi_label_equals_scikit_learn() -> None:
         assert scores["mean_average_precision"] == pytest.approx(expected)
 
 
+def test_score_multi_label_of_one_class_is_its_f1() -> None:
+    gold = np.array([[1], [0], [0], [0]], dtype=np.float32)
+    never = score_multi_label(gold, np.full((4, 1), 0.1))
+    assert (never["micro_f1"], never["macro_f1"]) == (0.0, 0.0)
+    once = score_multi_label(gold, np.array([[0.9], [0.1], [0.8], [0.1]]))  # one true and one false positive
+    assert once["micro_f1"] == once["macro_f1"] == pytest.approx(2 / 3)
+
+
 def test_iter_predictions_of_rare_classes_keeps_the_scores() -> None:
     rng = np.random.default_rng(0)
     gold = (rng.random((200, 2)) < 0.3).astype(np.float32)

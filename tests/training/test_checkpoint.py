@@ -14,9 +14,11 @@ from albert_cli.errors import CheckpointError
 from albert_cli.model import weight_files
 from albert_cli.training.checkpoint import (
     OPTIMIZER_FILE,
+    StepWindow,
     TrainState,
     find_newest_valid,
     prune_checkpoints,
+    read_state,
     restore_optimizer,
     save_checkpoint,
     step_directory,
@@ -34,7 +36,8 @@ def test_restore_optimizer_returns_state_and_moments(make_job: MakeJob, tmp_path
     restored = make_optimizer(job.model, settings)
     gradients(job)
     update_weights(optimizer, 0.01)
-    state = TrainState(step=7, seconds=12.5, best_score=-3.25, best_step=5)
+    window = StepWindow({"loss": 0.1 + 0.2}, {"loss": 2}, tokens=64, flops=1e9, seconds=0.5)
+    state = TrainState(step=7, seconds=12.5, best_score=-3.25, best_step=5, window=window)
     directory = save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {"data": "abc"}, keep=2)
     repeated = save_checkpoint(tmp_path, state, optimizer, job.write_model, "# recipe\n", {}, keep=2)
     assert repeated == directory
@@ -43,6 +46,11 @@ def test_restore_optimizer_returns_state_and_moments(make_job: MakeJob, tmp_path
     loaded = state_tensors(restored)
     assert saved.keys() == loaded.keys() == load_file(directory / OPTIMIZER_FILE).keys()
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in saved.items())
+
+
+def test_read_state_of_an_older_version_has_no_window(tmp_path: Path) -> None:
+    store.write_json(tmp_path / "state.json", {"step": 7, "seconds": 12.5, "best_score": None, "best_step": 0})
+    assert read_state(tmp_path) == TrainState(step=7, seconds=12.5)
 
 
 @pytest.mark.parametrize("fault", ["missing", "transposed", "a number", "of another optimizer", "no safetensors"])

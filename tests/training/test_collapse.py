@@ -46,11 +46,11 @@ def write_journal(path: Path, losses: list[float]) -> Path:
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.7, 0.3], False, None),
         ("sst2", [[1.0, 0.0]] * 3, [0.7, 0.3], True, "one class for all inputs"),
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.6, 0.56], False,
-         "loss at chance (lowest 0.560; the label frequencies alone give 0.562)"),
+         "loss at chance (lowest 0.56; the label frequencies alone give 0.5623)"),
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.6, 0.9], True, None),  # overfitted, yet better than the majority
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.5, 0.9], False, None),
         ("stsb", [[2.0], [2.001]], [3.0, 0.5], False, "one value for all inputs"),
-        ("stsb", [[2.0], [3.0]], [2.7], False, "loss at chance (lowest 2.700; the label frequencies alone give 2.667)"),
+        ("stsb", [[2.0], [3.0]], [2.7], False, "loss at chance (lowest 2.7; the mean of the labels alone gives 2.667)"),
         ("stsb", [[2.0], [3.0]], [3.0, 0.5], False, None),
     ],
 )  # fmt: skip
@@ -62,6 +62,14 @@ def test_find_collapse_returns_the_reason(
     log = write_journal(tmp_path / "metrics.jsonl", losses)
     reason = find_collapse(find_task(task), np.array(outputs), inputs, log, beats_majority=beats_majority)
     assert reason == expected
+
+
+def test_find_collapse_prints_losses_of_small_values(tmp_path: Path) -> None:
+    train = [TextExample("a", "b", 1e-6 * value, "") for value in (0, 2, 4)]
+    log = write_journal(tmp_path / "metrics.jsonl", [2.7e-12])
+    inputs = make_inputs(train, labeled([0.0, 1e-6]))
+    reason = find_collapse(find_task("stsb"), np.array([[1e-6], [2e-6]]), inputs, log, beats_majority=False)
+    assert reason == "loss at chance (lowest 2.7e-12; the mean of the labels alone gives 2.667e-12)"
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb", "race"])

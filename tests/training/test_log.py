@@ -12,7 +12,8 @@ import pytest
 
 from albert_cli import journal
 from albert_cli.journal import JournalRecord
-from albert_cli.training.log import LossHints, StepWindow, progress_suffix
+from albert_cli.training.checkpoint import StepWindow
+from albert_cli.training.log import LossHints, progress_suffix
 
 ENTROPY = 6.2
 
@@ -75,21 +76,20 @@ def test_hints_of_a_resumed_run_are_the_same() -> None:
 
 
 def test_window_returns_means_and_speed() -> None:
-    window = StepWindow(started=0.0)
-    window.add({"loss": 3.0, "mlm_accuracy": 0.25}, tokens=100, flops=1e9)
-    window.add({"loss": 5.0, "mlm_accuracy": 0.75}, tokens=300, flops=3e9)
+    window = StepWindow()
+    window.add({"loss": 3.0, "mlm_accuracy": 0.25}, tokens=100, flops=1e9, seconds=0.5)
+    window.add({"loss": 5.0, "mlm_accuracy": 0.75}, tokens=300, flops=3e9, seconds=1.5)
     assert window.means() == {"loss": 4.0, "mlm_accuracy": 0.5}
-    window = StepWindow(sums=window.sums, counts=window.counts, tokens=400, flops=4e9)
-    speed = window.speed(peak=None)
-    assert set(speed) == {"tokens_per_second"}
+    assert window.speed(peak=None) == {"tokens_per_second": 200}
+    assert window.speed(peak=8e9) == {"tokens_per_second": 200, "mfu": 0.25}
     suffix = progress_suffix(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
     assert suffix == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
 
 
 def test_step_window_averages_each_value_over_its_own_steps() -> None:
     window = StepWindow()
-    window.add({"loss": 3.0, "order_loss": 0.5}, tokens=1, flops=0)
-    window.add({"loss": 5.0}, tokens=1, flops=0)
+    window.add({"loss": 3.0, "order_loss": 0.5}, tokens=1, flops=0, seconds=1)
+    window.add({"loss": 5.0}, tokens=1, flops=0, seconds=1)
     assert window.means() == {"loss": 4.0, "order_loss": 0.5}
 
 

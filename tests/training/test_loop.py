@@ -21,8 +21,10 @@ from albert_cli.training import loop
 from albert_cli.training.job import split_micro_batches
 from albert_cli.training.loop import measure_step_seconds
 from albert_cli.training.optimizers import make_optimizer, state_tensors
+from albert_cli.training.run import resume_state
 from albert_cli.training.settings import OptimizerSettings
 from tests.helpers.jobs import MakeJob, gradients, make_loop
+from tests.helpers.runs import read_curve
 
 
 @pytest.mark.parametrize("loss", ["sop", "nsp", "none"])
@@ -121,6 +123,32 @@ def test_loop_signal_stops_after_step(
         loop.run()
     assert signal.getsignal(signal_number) == before
     assert [p.name for p in (tmp_path / "run").glob("step-*")] == ["step-00000004"]
+
+
+def test_loop_stopped_between_records_writes_the_same(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
+    overrides = ("train.log_every=10", "train.save_every=0")
+    make_loop(make_job(), tmp_path / "uninterrupted", recipe, *overrides).run()
+    job = make_job()
+    stopped = make_loop(job, tmp_path / "run", recipe, *overrides)
+    original = job.loss_sums
+
+    def loss_sums(data: object) -> dict[str, Tensor]:
+        if stopped.state.step == 14:
+            signal.raise_signal(signal.SIGTERM)
+        return original(data)  # type: ignore[arg-type]
+
+    job.loss_sums = loss_sums  # type: ignore[method-assign]
+    with pytest.raises(Interrupted, match="stopped after step 15"):
+        stopped.run()
+    job = make_job()
+    resumed = make_loop(job, tmp_path / "run", recipe, *overrides)
+    state = resume_state(tmp_path / "run", job.model, resumed.optimizer, RankGroup(), {})
+    assert state is not None
+    resumed.state = state
+    resumed.run()
+    curve = read_curve(tmp_path / "run")
+    assert [record["step"] for record in curve if "loss" in record] == [10, 20, 30]
+    assert curve == read_curve(tmp_path / "uninterrupted")
 
 
 def test_loop_infinite_last_score_raises(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
