@@ -49,6 +49,26 @@ class UnitNote:
     error: str = ""
 
 
+@dataclass
+class RunStatus:
+    """`status.json`: the state of a run for schedulers; `exit_code` is None while the run's process is alive.
+
+    `state` is "starting", "running", "done", "failed", "diverged" or "interrupted"; while it is "starting", the file is
+    not written. `command` is the command line that resumes the run; `working_directory` and `directory` are those of
+    the command and of the run, as in `command_here`.
+    """
+
+    state: str = "starting"
+    exit_code: int | None = None
+    step: int = 0
+    total_steps: int = 0
+    message: str = ""
+    host: str = ""
+    command: str = ""
+    working_directory: str = ""
+    directory: str = ""
+
+
 def current_command() -> str:
     """Return this process's command line without `--task`, so that it does the remaining work of all jobs.
 

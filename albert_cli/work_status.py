@@ -23,6 +23,7 @@ from albert_cli.work_plan import (
     PLAN_FILE,
     STAGE_LOCKS,
     UNIT_LOCKS,
+    RunStatus,
     UnitNote,
     command_here,
     list_plan_files,
@@ -34,20 +35,6 @@ State = Literal["done", "running", "failed", "interrupted", "remaining"]
 _STATES: tuple[State, ...] = ("done", "running", "failed", "interrupted", "remaining")
 _STATES_TO_ATTEND_TO = ("running", "failed", "interrupted")  # all units in these states are shown
 _MAX_SHOWN = 5  # units that are shown in a state that needs no attention; there may be thousands
-
-
-class _RunStatus(TypedDict, total=False):
-    """Content of a run's `status.json`."""
-
-    state: str
-    step: int
-    total_steps: int
-    message: str
-    host: str
-    command: str
-    working_directory: str
-    directory: str
-    exit_code: int | None
 
 
 class _SeedsResult(TypedDict, total=False):
@@ -205,19 +192,18 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
     A locked run is running: a resumed run replaces the `status.json` of its previous process when its training begins.
     A diverged run and one with wrong settings (exit code 2) have no command, because it would fail again.
     """
-    status = store.read_record(run / "status.json", _RunStatus)
-    state = status.get("state", "")
+    status = store.read_record(run / "status.json", RunStatus)
+    state = status.state
     is_locked = state != "done" and store.is_locked(run)
     is_killed = state in ("starting", "running") and not is_locked  # before it could change the state
-    step = status.get("step", 0)
+    step = status.step
     checkpoints = store.saved_steps(run)
     if is_killed and checkpoints:
         step = store.step_number(checkpoints[-1])  # the run resumes from it, not from its last step
-    progress = f"step {step:,} of {status.get('total_steps', 0):,}"
-    host = f" on {status['host']}" if status.get("host") else ""
-    recorded = (status.get("working_directory", ""), status.get("directory", ""))
-    command = command_here(status.get("command", ""), *recorded, run)
-    if state == "diverged" or status.get("exit_code") == ConfigError.exit_code:
+    progress = f"step {step:,} of {status.total_steps:,}"
+    host = f" on {status.host}" if status.host else ""
+    command = command_here(status.command, status.working_directory, status.directory, run)
+    if state == "diverged" or status.exit_code == ConfigError.exit_code:
         command = ""
     if state == "done":
         return WorkUnitStatus(name, "done", progress)
@@ -228,7 +214,7 @@ def _describe_run(run: Path, name: str) -> WorkUnitStatus:
         if state != "running":  # then it is the host of the previous process
             host = ""
         return WorkUnitStatus(name, "running", f"{progress}{host}", command)
-    detail = f"{progress}: {state}: {status.get('message', '')}".rstrip(": ")
+    detail = f"{progress}: {state}: {status.message}".rstrip(": ")
     if state == "interrupted":
         return WorkUnitStatus(name, "interrupted", detail, command)
     if state == "diverged" and _is_in_result(run):

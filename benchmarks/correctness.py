@@ -1,36 +1,29 @@
 """Compare loss and gradients of a training step on a device with the same step on the CPU in fp32.
 
-python -m benchmarks.correctness pretrain/albert-base --device cuda
+`python -m benchmarks.gpu --part correctness` runs it for ALBERT-base.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Final
+from dataclasses import dataclass
+from typing import Final
 
 import torch
-import typer
 from torch import Tensor
 
-from albert_cli import console
 from albert_cli.bench.harness import format_or_not_finite
 from albert_cli.bench.inputs import pretraining_loss, random_batch
-from albert_cli.bench.pretrain import PretrainBenchOptions, prepare_recipe
-from albert_cli.cli.app import command
-from albert_cli.cli.options import AsJson, Debug, Device, Overrides, Quiet
 from albert_cli.data.batches import PackedBatch
-from albert_cli.errors import AlbertError
 from albert_cli.formatting import finite_or_none
 from albert_cli.model.config import ModelConfig
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.training.device import autocast, choose_device, prepare_model, resolve_auto
+from albert_cli.training.device import autocast, prepare_model, resolve_auto
 from albert_cli.training.settings import TrainSettings
 
 # By precision, the largest relative differences that rounding explains: of the loss, and of the vector of all
 # gradients. For comparison, ALBERT-base in bf16 on a CPU has 9e-5 and 1.7e-2.
 TOLERANCES: Final = {"fp32": (1e-4, 1e-3), "bf16": (1e-3, 5e-2)}
 _LENGTHS: Final = (128, 16, 112, 32, 96, 48, 80, 64)
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -114,25 +107,3 @@ def format_result(result: Correctness) -> str:
         f"Against the CPU in fp32, {result.form}: loss {loss}, relative difference {loss_difference}, of the gradients "
         f"{gradient_difference}: {verdict}."
     )
-
-
-@command(app)
-def main(
-    recipe: Annotated[str, typer.Argument(help="A pretraining recipe's name or file.")] = "pretrain/albert-base",
-    overrides: Overrides = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """Compare loss and gradients of a recipe's step on a device with the CPU in fp32."""
-    options = PretrainBenchOptions(overrides=tuple(overrides or ()))
-    prepared, _, _ = prepare_recipe(recipe, options)
-    result = measure_correctness(prepared.model, prepared.train, choose_device(device))
-    console.print_result(asdict(result), format_result(result))
-    if not result.is_correct:
-        raise AlbertError(f"{device}: loss or gradients differ from the CPU's by more than rounding")
-
-
-if __name__ == "__main__":
-    app()

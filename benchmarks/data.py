@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,8 @@ from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, Text
 from albert_cli.data.batches import sample_batch
 from albert_cli.data.build import plan_units
 from albert_cli.data.pairs import PairSettings
-from albert_cli.data.prefetch import prefetch
 from albert_cli.data.records import BuildSettings
+from albert_cli.data.run_ahead import run_ahead
 from albert_cli.data.shards import Shard, TokenCorpus, id_type
 from albert_cli.data.tokenization import tokenize_documents, tokenize_unit
 from albert_cli.errors import ConfigError, InputError
@@ -166,7 +167,7 @@ def measure_sampling(
 
 
 def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: int, seconds: float) -> SamplingSpeed:
-    """Measure the sampler at one maximum length: first in this thread, then in the thread of `prefetch`."""
+    """Measure the sampler at one maximum length: first in this thread, then in the thread of `run_ahead`."""
     rules = PairSettings(max_seq_length=length)
     sequences = max(1, _TOKENS // length)
 
@@ -189,7 +190,7 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
             break
     received = 0  # tokens
     started = time.monotonic()
-    with prefetch(sample, itertools.count(1)) as batches:
+    with closing(run_ahead(map(sample, itertools.count(1)))) as batches:
         for batch_tokens, _ in batches:
             received += batch_tokens
             waited = time.monotonic() - started

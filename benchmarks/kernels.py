@@ -1,6 +1,6 @@
 """Profile a training step on a GPU, kernel by kernel, and time the attention kernels by themselves.
 
-python -m benchmarks.kernels --device cuda
+`python -m benchmarks.gpu` runs them in its parts `profile-...` and `attention`.
 """
 
 from __future__ import annotations
@@ -8,23 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
-import typer
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
-from albert_cli import console
 from albert_cli.bench.harness import TimedCall, time_alternating
-from albert_cli.cli.app import command
-from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.errors import AlbertError
 from albert_cli.formatting import first_line
 from albert_cli.machine import synchronize
-from albert_cli.training.device import choose_device
 
 AttentionTimes = dict[str, dict[str, float | str]]  # by heads and by kernel: milliseconds, or an error message
 _DeviceType: Any = vars(torch.autograd)["DeviceType"]  # torch's type annotations do not export it
@@ -35,7 +30,6 @@ _WAITS: Final = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSyn
 # The number and the size of attention heads in base, large and xlarge. The heads of xxlarge have size 64, too.
 _HEADS: Final = ((12, 64), (16, 64), (16, 128))
 _LENGTH: Final = 512
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -187,22 +181,3 @@ def attention_table(times: AttentionTimes) -> tuple[list[str], list[list[str]]]:
     names = list(next(iter(times.values())))
     rows = [[shape, *(str(row[name]) for name in names)] for shape, row in times.items()]
     return ["attention alone, ms", *names], rows
-
-
-@command(app)
-def main(
-    rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each kernel.")] = 9,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a call.")] = 32_768,
-    device: Device = "cuda",
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
-) -> None:
-    """Time the kernels of attention on 512 tokens per sequence, for the paper's head sizes."""
-    times = time_attention(choose_device(device), rounds, tokens)
-    headers, rows = attention_table(times)
-    console.print_result(dict(times), console.format_table(headers, rows))
-
-
-if __name__ == "__main__":
-    app()

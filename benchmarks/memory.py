@@ -1,36 +1,30 @@
 """Find by trying the largest batches that 12 GB of a GPU hold, for the lengths of the table in BERT's README.
 
-python -m benchmarks.memory --device cuda
+`python -m benchmarks.gpu --part batches` runs the search.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import torch
-import typer
 
-from albert_cli import console
 from albert_cli.bench.harness import make_training_step
 from albert_cli.bench.inputs import pretraining_loss, random_batch
-from albert_cli.cli.app import command
-from albert_cli.cli.options import AsJson, Debug, Device, Quiet
 from albert_cli.counting import activations, costs
 from albert_cli.counting.paper import MEMORY
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS, ModelConfig
 from albert_cli.model.heads import PretrainingModel
-from albert_cli.training.device import choose_device
 from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.settings import OptimizerSettings
 
 _MODELS: Final = ("bert-base", "bert-large", "albert-base", "albert-large")
 _CONTEXT_BYTES: Final = 2**29  # of the 12 GB: the CUDA context, which PyTorch's limit does not include
-app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -117,16 +111,3 @@ def batches_table(batches: dict[str, LargestBatches]) -> tuple[list[str], list[l
         rows.append([name, "measured", *map(str, row.measured)])
         rows.append([name, "by arithmetic", *map(str, row.by_arithmetic)])
     return ["largest batch at 12 GB", "", *map(str, costs.LENGTHS)], rows
-
-
-@command(app)
-def main(device: Device = "cuda", as_json: AsJson = False, quiet: Quiet = False, debug: Debug = False) -> None:
-    """Find the largest batches that 12 GB hold, by model, precision and length."""
-    batches = find_largest_batches(choose_device(device))
-    headers, rows = batches_table(batches)
-    text = console.format_table(headers, rows) if batches else "memory can be limited on a CUDA device only"
-    console.print_result({name: asdict(row) for name, row in batches.items()}, text)
-
-
-if __name__ == "__main__":
-    app()

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from albert_cli import console, store
+from albert_cli.data.run_ahead import run_ahead
 from albert_cli.errors import CheckpointError, ConfigError
 from albert_cli.inference.inputs import InputRow
 from albert_cli.inference.model import Precision, open_for_inference
 from albert_cli.inference.outputs import write_to_stdout
 from albert_cli.inference.predict import InferenceSummary, InputTotals, read_rows, tokenize_rows
-from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.inference.sentence_modules import SentenceSettings, read_sentence_settings
 from albert_cli.model import hub, loading
 from albert_cli.model.heads import BareEncoder
@@ -153,7 +153,7 @@ def encode_file(
         console.info(f"{opened.checkpoint.directory}: its default prompt {settings.prompt!r} is put before each text")
     chunks = read_rows(reader, opened.checkpoint.finetuned_task, input_file, on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
-        for tokenized in run_ahead(tokenize_rows(chunks, reader, vocabulary, limit)):
+        for tokenized in run_ahead(tokenize_rows(chunks, reader, vocabulary, limit), join_seconds=1):
             with autocast(opened.settings.precision, opened.device):
                 vectors = encode_features(model, tokenized.features, pooling, opened.device)
             write(tokenized.rows, vectors)

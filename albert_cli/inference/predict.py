@@ -14,6 +14,7 @@ from pathlib import Path
 from torch import nn
 
 from albert_cli import console
+from albert_cli.data.run_ahead import run_ahead
 from albert_cli.inference.documents import read_document
 from albert_cli.inference.inputs import CHUNK_ROWS, InputReader, InputRow
 from albert_cli.inference.model import InferenceCheckpoint, Precision, open_for_inference
@@ -23,7 +24,6 @@ from albert_cli.inference.outputs import (
     merge_columns,
     open_prediction_writer,
 )
-from albert_cli.inference.run_ahead import run_ahead
 from albert_cli.model import hub
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice
@@ -165,7 +165,7 @@ def predict_file(
     rows: list[dict[str, object]] = []
     with open_prediction_writer(out, input_file) as write:
         chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
-        for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit)):
+        for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit), join_seconds=1):
             predictions = predictor.predict(tokenized)
             for row, prediction in zip(tokenized.rows, predictions, strict=True):
                 columns = row.columns

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from albert_cli import config, console, machine, store
-from albert_cli.data.prefetch import prefetch
+from albert_cli.data.run_ahead import run_ahead
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.packing import to_device
 from albert_cli.ranks import RankGroup, handle_signals
@@ -127,6 +127,7 @@ class Loop(Generic[BatchT]):
         """
         train = self.job.settings.train
         remaining_steps = range(self.state.step, self.schedule.total_steps)
+        sampled_steps = (self.job.sample_step(step, self.group) for step in remaining_steps)
         peak = machine.matmul_peak(train.precision, self.job.device)
         step_started = time.monotonic()
         started = step_started - self.state.seconds  # as if the run had never been interrupted
@@ -134,7 +135,7 @@ class Loop(Generic[BatchT]):
         with (
             deterministic_kernels(train.deterministic),
             handle_signals((signal.SIGTERM, signal.SIGINT, _TIME_LIMIT_SIGNAL), self._on_signal),
-            prefetch(lambda step: self.job.sample_step(step, self.group), remaining_steps) as batches,
+            contextlib.closing(run_ahead(sampled_steps)) as batches,
             console.show_progress(self.label, bar_total, self.state.step) as bar,
         ):
             for micro_batches in batches:

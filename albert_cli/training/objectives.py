@@ -171,7 +171,7 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         if self.settings.data.sentence_loss != "none":
             counts["order_loss"] = int(np.count_nonzero(batch.order_labels != NO_LABEL))
         flops = costs.batch_flops(self.model.config, np.diff(batch.offsets), len(batch.masked_index))
-        # In training this runs in the prefetching thread, so the training thread does not wait for the copy.
+        # In training this runs in the thread of `run_ahead`, so the training thread does not wait for the copy.
         masked_labels, order_labels = to_device(
             [batch.masked_labels.astype(np.int64), batch.order_labels.astype(np.int64)], self.device
         )

@@ -9,7 +9,7 @@ import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -24,7 +24,7 @@ from albert_cli.ranks import RankGroup, is_main
 from albert_cli.training import checkpoint
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.settings import RESUME_SAFE_KEYS
-from albert_cli.work_plan import command_here, current_command
+from albert_cli.work_plan import RunStatus, command_here, current_command
 
 ResumeMode = Literal["auto", "must", "never"]
 RecipeT = TypeVar("RecipeT")
@@ -130,26 +130,6 @@ def check_parents(out: Path, saved: Mapping[str, str], current: Mapping[str, str
 
 
 # ---------------------------------------------------------------- the status of a run
-
-
-@dataclass
-class RunStatus:
-    """`status.json`: the state of a run for schedulers; `exit_code` is None while the run's process is alive.
-
-    `state` is "starting", "running", "done", "failed", "diverged" or "interrupted"; while it is "starting", the file is
-    not written. `command` is the command line that resumes the run; `working_directory` and `directory` are those of
-    the command and of the run, as in `work_plan.command_here`.
-    """
-
-    state: str = "starting"
-    exit_code: int | None = None
-    step: int = 0
-    total_steps: int = 0
-    message: str = ""
-    host: str = ""
-    command: str = ""
-    working_directory: str = ""
-    directory: str = ""
 
 
 # By exit code; every other code is "failed".

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import torch
 
+from albert_cli.training.settings import TrainSettings
 from benchmarks import correctness
-from tests.helpers.benchmarks import run_benchmark
-
-SMALL = ("hidden_size=32", "embedding_size=16", "intermediate_size=64", "num_hidden_layers=2", "num_attention_heads=2")
-OVERRIDES = [word for value in (*SMALL, "vocab_size=200") for word in ("-s", f"model.{value}")]
+from tests.helpers.shapes import TINY
 
 
-def test_command_finds_the_cpu_correct() -> None:
-    call = ("pretrain/albert-base", *OVERRIDES, "-s", "train.precision=fp32", "--device", "cpu", "--json")
-    result = json.loads(run_benchmark(correctness.app, *call).out)
-    assert result["is_correct"] and result["form"].startswith("fp32")
+def test_measure_correctness_finds_the_cpu_correct() -> None:
+    result = correctness.measure_correctness(TINY, TrainSettings(precision="fp32"), torch.device("cpu"))
+    assert result.is_correct and result.form.startswith("fp32")

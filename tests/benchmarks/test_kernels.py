@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import torch
 
 from benchmarks import kernels
-from tests.helpers.benchmarks import run_benchmark
 
 
-def test_command_times_attention_by_shape() -> None:
-    times = json.loads(run_benchmark(kernels.app, "--tokens", 512, "--rounds", 1, "--device", "cpu", "--json").out)
+def test_time_attention_measures_every_head_size() -> None:
+    times = kernels.time_attention(torch.device("cpu"), rounds=1, tokens=512)
     assert list(times) == ["12 heads of 64", "16 heads of 64", "16 heads of 128"]
     for row in times.values():
         assert row["efficient, padded"] is not None and isinstance(row["flash 3"], str)

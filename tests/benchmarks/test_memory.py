@@ -11,7 +11,6 @@ from albert_cli.counting.paper import MEMORY
 from albert_cli.errors import ConfigError
 from albert_cli.model.config import PRESETS
 from benchmarks import memory
-from tests.helpers.benchmarks import run_benchmark
 
 
 @pytest.mark.parametrize("estimate", [0, 1, 7, 40, 1000])
@@ -40,8 +39,8 @@ def test_try_batch_builds_the_model_on_the_device(monkeypatch: pytest.MonkeyPatc
     assert devices == ["meta"]
 
 
-def test_command_on_a_cpu_says_that_it_needs_cuda() -> None:
-    assert "CUDA" in run_benchmark(memory.app, "--device", "cpu").out
+def test_find_largest_batches_on_a_cpu_is_empty() -> None:
+    assert memory.find_largest_batches(torch.device("cpu")) == {}
 
 
 def test_gpu_with_less_memory_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,9 +222,7 @@ class Campaign:
         self.files_read = {command: self._list_files_read(command) for command in self.commands}
         self.commands = [command for command in self.commands if self.files_read[command]]
         for command in {command.name: command for command in self.commands}.values():
-            world.copy_inputs(self.world, command, warm := folder / "warm")
-            world.run_in_process(command, warm)
-            shutil.rmtree(warm)
+            world.run_in_process(self.world, command, folder / "warm")
 
     def case(self, number: int) -> Case:
         """Run the case with this number."""

@@ -151,34 +151,30 @@ def run(arguments: Sequence[str], recorder: CallRecorder, logs: Path) -> Result:
     return result
 
 
+def run_undisturbed(artifacts: Path, command: Command, folder: Path) -> tuple[dict[str, object], Counter[str]]:
+    """Run a command without a fault on a copy of its inputs; return its output and the counts of its calls."""
+    directory = folder / "undisturbed"
+    world.copy_inputs(artifacts, command, directory)
+    recorder = CallRecorder(directory)
+    result = run(command.arguments, recorder, folder / "log")
+    assert result.code == 0, result.err
+    output = content(directory / command.out)
+    shutil.rmtree(directory)
+    return output, recorder.counts
+
+
 class Campaign:
     """Faults in commands that read copies of the artifacts of `world`."""
 
     def __init__(self, folder: Path, commands: Sequence[str] = COMMANDS) -> None:
-        by_name: dict[str, Command] = {}
-        for command in (*world.commands(), world.reproduction()):
-            if command.name in commands:
-                by_name.setdefault(command.name, command)
-        self.commands = by_name
+        self.commands = {name: command for name, command in world.commands_by_name().items() if name in commands}
         self.folder = folder
-        self.world = world.make(folder / "world", world.tasks_for(by_name.values()))
+        self.world = world.make(folder / "world", world.tasks_for(self.commands.values()))
         self.expected: dict[str, dict[str, object]] = {}
         self.counts: dict[str, Counter[str]] = {}
-        for command in by_name.values():
-            directory = self._copy_inputs(command, "undisturbed")
-            world.run_in_process(command, directory)
-            shutil.rmtree(directory)
-            directory = self._copy_inputs(command, "undisturbed")
-            recorder = CallRecorder(directory)
-            result = run(command.arguments, recorder, self.folder / "log")
-            assert result.code == 0, result.err
-            self.expected[command.name] = content(directory / command.out)
-            self.counts[command.name] = recorder.counts
-            shutil.rmtree(directory)
-
-    def _copy_inputs(self, command: Command, name: str) -> Path:
-        world.copy_inputs(self.world, command, self.folder / name)
-        return self.folder / name
+        for name, command in self.commands.items():
+            world.run_in_process(self.world, command, folder / "undisturbed")
+            self.expected[name], self.counts[name] = run_undisturbed(self.world, command, folder)
 
     def faults(self, command: Command, per_command: int, errors: Sequence[str], rng: random.Random) -> Iterator[Fault]:
         """Yield at most `per_command` faults for each kind of call and each error that the call may return."""
@@ -193,7 +189,8 @@ class Campaign:
 
         Return the first result, whether the fault's call was reached, and what was wrong with both results.
         """
-        directory = self._copy_inputs(command, f"run-{command.name.partition(',')[0]}")
+        directory = self.folder / f"run-{command.name.partition(',')[0]}"
+        world.copy_inputs(self.world, command, directory)
         recorder = CallRecorder(directory, fault)
         result = run(command.arguments, recorder, self.folder / "log")
         mistakes = list(_find_mistakes(command, directory, fault, recorder.hit, result)) if recorder.hit else []

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.campaigns import calls, forked, world
-from tests.campaigns.faults import KILL, CallRecorder, Fault, content, unsound
+from tests.campaigns.faults import KILL, CallRecorder, Fault, content, run_undisturbed, unsound
 from tests.campaigns.faults import run as run_with_fault
 from tests.campaigns.world import CPU, Command
 
@@ -41,9 +41,7 @@ LONGER = ("-s", "schedule.total_steps=12", "-s", "model.hidden_dropout_prob=0.1"
 
 def commands() -> dict[str, Command]:
     """Return the commands to kill, by name."""
-    by_name: dict[str, Command] = {}
-    for command in (*world.commands(), world.reproduction()):
-        by_name.setdefault(command.name, command)
+    by_name = world.commands_by_name()
     pretrain = replace(by_name["pretrain"], arguments=(*by_name["pretrain"].arguments, *LONGER))
     by_name |= {"pretrain": pretrain, "pretrain, 2 ranks": replace(pretrain, name="pretrain, 2 ranks")}
     by_name["data, 4 workers"] = Command("data, 4 workers", DATA_WITH_WORKERS, ("text", "vocabulary"))
@@ -81,22 +79,16 @@ class Attack:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        directory = self._copy_inputs()
-        world.run_in_process(self.command, directory)
-        shutil.rmtree(directory)
+        world.run_in_process(self.world, self.command, self.folder / "run")
         directory = self._copy_inputs()
         start_time = time.monotonic()
         assert self._finish(directory) == "", "an undisturbed command must succeed"
         self.seconds = time.monotonic() - start_time
         self.expected = content(directory / self.command.out)
         shutil.rmtree(directory)
-        directory = self._copy_inputs()
-        recorder = CallRecorder(directory)
         self.counts = Counter[str]()
         if calls.is_possible() and self.ranks == 1:
-            run_with_fault(self.command.arguments, recorder, self.folder / "log")
-            self.counts = recorder.counts
-        shutil.rmtree(directory)
+            _, self.counts = run_undisturbed(self.world, self.command, self.folder)
 
     @property
     def ranks(self) -> int:

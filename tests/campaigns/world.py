@@ -143,10 +143,12 @@ def copy_inputs(world: Path, command: Command, folder: Path) -> None:
         shutil.copytree(source, target, symlinks=True) if source.is_dir() else shutil.copy2(source, target)
 
 
-def run_in_process(command: Command, folder: Path) -> None:
-    """Run a command in this process, so that later forks inherit its imports and caches."""
+def run_in_process(world: Path, command: Command, folder: Path) -> None:
+    """Run a command in this process on a copy of its inputs, so that later forks inherit its imports and caches."""
+    copy_inputs(world, command, folder)
     with chdir(folder):
         albert(*command.arguments)
+    shutil.rmtree(folder)
 
 
 def reproduction() -> Command:
@@ -234,6 +236,14 @@ def copy_without_step(run: Path, out: Path, step: int) -> None:
 
 def _command(name: str, line: str, inputs: str, out: str = "out", weight: float = 1.0) -> Command:
     return Command(name, tuple(shlex.split(line)), tuple(inputs.split()), out, weight)
+
+
+def commands_by_name() -> dict[str, Command]:
+    """Return the first command of each name, and the shortest experiment."""
+    by_name: dict[str, Command] = {}
+    for command in (*commands(), reproduction()):
+        by_name.setdefault(command.name, command)
+    return by_name
 
 
 def commands() -> Iterator[Command]:

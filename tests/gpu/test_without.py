@@ -311,7 +311,7 @@ def test_training_step_waits_once_and_has_no_blocking_copy(
         for _ in steps.steps(None, None):
             assert recorder.waits == ["tolist"], "only the check that all values are finite"
             recorder.waits.clear()
-    main_thread = [name for name in threads if not name.startswith("prefetch")]
+    main_thread = [name for name in threads if name != "run_ahead"]
     prefetched = len(threads) - len(main_thread)
     assert prefetched == 2 * 3 * len(job.sample_step(0, RankGroup())), "batches are copied during the computation"
     assert len(main_thread) == 2 * 3  # the counts and the stop requests

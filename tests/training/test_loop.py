@@ -98,6 +98,7 @@ def test_loop_diverged_step_changes_no_weight(make_job: MakeJob, recipe: Path, t
     assert all(torch.equal(p, weights_before[0][n]) for n, p in job.model.named_parameters())
     assert all(bool(torch.isfinite(m).all()) for m in moments.values())
     assert loop.state.step == 4
+    assert "run_ahead" not in {thread.name for thread in threading.enumerate()}, "the sampling thread has ended"
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
