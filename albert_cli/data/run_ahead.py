@@ -24,7 +24,7 @@ def run_ahead(items: Iterable[T], join_seconds: float = 60.0) -> Generator[T]:
 
     An error of the iterator is raised after the items before it. Close the generator if you may stop before the end:
     then the thread computes no further item, and the generator waits up to `join_seconds` for the running item. Choose
-    few seconds if an item may wait for input.
+    0 if an item may wait for input.
     """
     results: queue.Queue[T | _End] = queue.Queue(maxsize=1)
     stop = threading.Event()

@@ -153,7 +153,7 @@ def encode_file(
         console.info(f"{opened.checkpoint.directory}: its default prompt {settings.prompt!r} is put before each text")
     chunks = read_rows(reader, opened.checkpoint.finetuned_task, input_file, on_bad_bytes)
     with _open_vector_writer(out, pooling, width) as write:
-        for tokenized in run_ahead(tokenize_rows(chunks, reader, vocabulary, limit), join_seconds=1):
+        for tokenized in run_ahead(tokenize_rows(chunks, reader, vocabulary, limit), join_seconds=0):
             with autocast(opened.settings.precision, opened.device):
                 vectors = encode_features(model, tokenized.features, pooling, opened.device)
             write(tokenized.rows, vectors)

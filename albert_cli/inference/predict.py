@@ -165,7 +165,7 @@ def predict_file(
     rows: list[dict[str, object]] = []
     with open_prediction_writer(out, input_file) as write:
         chunks = read_rows(task, finetuned, input_file, on_bad_bytes)
-        for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit), join_seconds=1):
+        for tokenized in run_ahead(tokenize_rows(chunks, task, predictor.vocabulary, limit), join_seconds=0):
             predictions = predictor.predict(tokenized)
             for row, prediction in zip(tokenized.rows, predictions, strict=True):
                 columns = row.columns
