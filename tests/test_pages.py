@@ -3,8 +3,9 @@
 A block of commands is fenced as `sh` (only commands), `console` (`$ command`, then its output) or `python`. The comment
 `<!-- in tests: prepare NAME… -->` before a block names functions of `PREPARE`, which write files that a reader would
 have. `SUBSTITUTES` lists every difference between a page's commands and the commands that the tests run: they differ
-only in the amount of work, and every command is also parsed exactly as the page shows it. The README's
-commands start in an empty folder, those of the other pages with the README's results. Blocks after the comment
+only in the amount of work, and every command is also parsed exactly as the page shows it. The Hub returns the files of
+`downloaded` for `HUB_MODEL`, so only an option that accepts ids of the Hub accepts this name. The README's commands
+start in an empty folder, those of the other pages with the README's results. Blocks after the comment
 `<!-- in tests: only parsed -->` would take hours and are not run; their commands, options and recipes must exist.
 """
 
@@ -61,16 +62,15 @@ SUBSTITUTES = {
     "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2 -s train.batch_size=4",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
-    "albert/albert-base-v2": "./downloaded",
     "--out speeds": "--out speeds --device cpu -s model.hidden_size=64 -s model.num_attention_heads=4",
     "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
-# All that a substitute may change, besides the name of a checkpoint that is not downloaded: options and settings that
-# determine how long a command takes.
+# All that a substitute may change: options and settings that determine how long a command takes.
 WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc"}
 WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
 WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
+HUB_MODEL = "albert/albert-base-v2"
 OTHER_PROGRAMS = ("pip", "pytest", "export", "wandb", "for", "echo", "cat", "test", "exit", "done")
 INSTALLS = ("pip ", "pytest")  # beginnings of commands that .ci/run runs on a fresh machine, not these tests
 
@@ -319,6 +319,9 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
         (tmp_path / "stdin").write_text(in_a_shell(giving, environment) if giving else "")
         with (tmp_path / "stdin").open() as stdin, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stdin)
+            if HUB_MODEL in command:
+                downloaded = Path("downloaded").resolve(strict=True)
+                patch.setattr("albert_cli.hub_access.download_hub_files", lambda name, patterns: downloaded)
             ended = run_command(command_line(name), arguments, expect=int(code or 0))
         return ended.out + ended.err
 
@@ -441,13 +444,12 @@ def test_models_from_the_hub_have_no_mini_recipe() -> None:
 
 
 def test_substitutes_change_only_the_amount_of_work() -> None:
-    """And names that need a network; the verb, the inputs, the outputs and all other options are those shown."""
+    """The verb, the inputs, the outputs and all other options are those shown."""
     differing_settings = set[str]()
     for command in (command for page in (README, *DOCS.values()) for command in shell_commands(page)):
-        local_command = command.replace("albert/albert-base-v2", "./downloaded")
-        if local_command == substituted(command):
+        if command == substituted(command):
             continue
-        for shown, run in zip(iter_calls(local_command), iter_calls(substituted(command)), strict=True):
+        for shown, run in zip(iter_calls(command), iter_calls(substituted(command)), strict=True):
             name, parameters = parse_call(shown) or ("", {})
             run_name, run_parameters = parse_call(run) or ("", {})
             assert name == run_name

@@ -18,6 +18,8 @@ from albert_cli.cli.options import (
     ProcessCount,
     Quiet,
     TaskData,
+    VocabularyName,
+    find_vocabulary,
     start_ranks,
 )
 
@@ -98,7 +100,7 @@ def bench_pretrain(
 @command(bench_app, name="finetune")
 def bench_finetune(
     task: Annotated[str, typer.Argument(help="A task of GLUE, ner, or a recipe for one.")],
-    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory, or a checkpoint with one.")],
+    vocab: VocabularyName,
     data: TaskData = None,
     model: Annotated[str, typer.Option(help="A preset, recipe or checkpoint with the shape to time.")] = "albert-base",
     against: Annotated[
@@ -120,6 +122,7 @@ def bench_finetune(
     """
     from albert_cli.bench.finetune import FinetuneBenchOptions, format_result, run_finetune_bench
 
-    options = FinetuneBenchOptions(model, vocab, data, tuple(overrides or ()), rounds, against, device)
+    vocabulary = find_vocabulary(vocab)
+    options = FinetuneBenchOptions(model, vocabulary, data, tuple(overrides or ()), rounds, against, device)
     result = run_finetune_bench(task, options)
     console.print_result(asdict(result), format_result(result))
