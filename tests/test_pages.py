@@ -464,6 +464,21 @@ def test_substitutes_change_only_the_amount_of_work() -> None:
     assert differing_settings <= WORK_SETTINGS
 
 
+def test_commands_not_run_write_no_result_of_the_readme() -> None:
+    """After the README's commands, such a command would be refused: the directory has the results of another one."""
+
+    def outputs(block: Block) -> set[str]:
+        calls = [parse_call(words) or ("", {}) for command, _ in block.commands() for words in iter_calls(command)]
+        # Experiments share a folder.
+        return {str(parameters.get("out")) for name, parameters in calls if name != "reproduce"} - {"None"}
+
+    made = {out for block in blocks(README) for out in outputs(block)}
+    assert made >= {"run", "data", "packages"}
+    pages = [text for text in DOCS.values() if "Run the commands of the [README]" in text]
+    used_again = {out for page in pages for block in blocks(page) if not block.is_run for out in outputs(block)} & made
+    assert used_again == set()
+
+
 def test_ci_installs_as_the_readme_says() -> None:
     parts = [part.strip() for command in all_commands(README) for part in command.split("&&")]
     installs = [part for part in parts if part.startswith(INSTALLS)]
