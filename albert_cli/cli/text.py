@@ -175,7 +175,10 @@ def inspect(
     seed: Annotated[int | None, typer.Option(help="Seed of the examples; default: the recipe's, or 0.")] = None,
     step: Annotated[int, typer.Option(min=0, help="Training step of the examples.")] = 0,
     recipe: Annotated[
-        str | None, typer.Option(help="Show the batches and lengths that this pretraining recipe samples.")
+        str | None,
+        typer.Option(
+            help="Show the batches and lengths that this pretraining recipe samples; default: the paper's settings."
+        ),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -183,7 +186,7 @@ def inspect(
 ) -> None:
     """Show the contents of a vocabulary, data, run or result directory.
 
-    Example: albert inspect data --examples 3
+    Example: albert inspect data --recipe mini/wiki --examples 3
     """
     from albert_cli.inspection import inspect_directory
 
