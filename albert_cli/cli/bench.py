@@ -106,7 +106,8 @@ def bench_finetune(
     against: Annotated[
         Literal["transformers"] | None,
         typer.Option(
-            help="Time transformers too: padded to the recipe's maximum length, and padded to the longest of the batch."
+            help="Time transformers too: padded to 128 tokens (-s data.max_seq_length changes it), and padded to the "
+            "longest of the batch."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
@@ -116,7 +117,7 @@ def bench_finetune(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Time a fine-tuning step, including the update, on a task's examples.
+    """Time a fine-tuning step, including the update, on a task's examples of at most 128 tokens.
 
     Example: albert bench finetune mrpc --data glue --vocab vocabulary --against transformers
     """
