@@ -84,6 +84,13 @@ def test_save_every_and_keep_override_the_recipe(tiny_data: Path, tmp_path: Path
     assert "--save-every: 'soon' is not a duration" in albert(*call, "--save-every", "soon", expect=2).err
 
 
+def test_show_config_rejects_max_time(tiny_data: Path, tmp_path: Path) -> None:
+    """It would print another number of steps than the run with the time budget has."""
+    call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", tmp_path / "run", "--show-config"]
+    error = albert(*call, "--max-time", "1m", expect=2).err
+    assert "--max-time" in error and "--dry-run" in error
+
+
 def test_seed_out_of_range_is_rejected(tmp_path: Path) -> None:
     for seed in (-1, 2**70):
         call = ["finetune", "cola", "--checkpoint", tmp_path, "--out", tmp_path / "out", "--seed", seed]

@@ -22,6 +22,7 @@ from albert_cli.cli.options import (
     TaskData,
     start_ranks,
 )
+from albert_cli.errors import ConfigError
 
 
 @command(app, stage="Pretrain")
@@ -45,7 +46,7 @@ def pretrain(
     ] = None,
     nproc: ProcessCount = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
-    show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
+    show_config: Annotated[bool, typer.Option("--show-config", help="Print the recipe with all values.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Hash all data again, even if it is unchanged.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -56,6 +57,9 @@ def pretrain(
 
     Example: albert pretrain mini/wiki --data data --out run --max-time 10m
     """
+    if show_config and max_time:
+        hint = "remove one of them; --dry-run with --max-time prints the number of steps"
+        raise ConfigError("--show-config does not measure the speed, which --max-time needs", hint)
     start_ranks(nproc)
     from albert_cli import config, formatting
     from albert_cli.training import pretrain as pretraining
