@@ -30,7 +30,13 @@ from typing import Any
 
 import pytest
 
+from albert_cli.data.pairs import PairSettings
 from albert_cli.quickstart import plan
+from albert_cli.tasks.squad.settings import SpanSettings
+from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.training.pretrain_recipe import BatchSettings
+from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.task_recipe import TaskDataSettings, TaskModelSettings, TaskScheduleSettings
 from tests.helpers.command import VERBS, albert, run_command, write_table
 from tests.helpers.languages import sentences
 
@@ -496,6 +502,63 @@ def test_every_substitute_is_needed() -> None:
 def test_the_pages_show_every_verb() -> None:
     commands = [command for page in (README, *DOCS.values()) for command in all_commands(page)]
     assert [verb for verb in (*VERBS, "recipes") if not any(f"albert {verb}" in c for c in commands)] == []
+
+
+def test_the_pages_name_every_option() -> None:
+    text = "\n".join((README, *DOCS.values()))
+
+    def list_missing(name: str, command: Any) -> Iterator[str]:
+        for subname, subcommand in getattr(command, "commands", {}).items():
+            yield from list_missing(f"{name} {subname}", subcommand)
+        for parameter in command.params if not hasattr(command, "commands") else ():
+            names = [*parameter.opts, *parameter.secondary_opts]
+            is_option = parameter.param_type_name == "option"
+            if is_option and not any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in names):
+                yield f"{name} {parameter.opts[0]}"
+
+    assert list(list_missing("albert", command_line("albert"))) == []
+
+
+def format_default(value: object) -> str:
+    """Return a default as the tables of settings show it, without quotation marks."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}".replace("e-0", "e-")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return json.dumps(value).strip('"')
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ("optimizer", OptimizerSettings),
+        ("schedule", ScheduleSettings),
+        ("train", TrainSettings),
+        ("span", SpanSettings),
+        ("batch", BatchSettings),
+        ("data", PairSettings),
+    ],
+)
+def test_settings_table_has_every_key_and_its_default(section: str, settings: Any) -> None:
+    text = "\n".join(DOCS.values())
+    (rows,) = re.findall(rf"^\| `\[{section}\]`[^|\n]* \| default \| meaning \|\n(.*?)\n\n", text, re.M | re.S)
+    shown: dict[str, str] = {}
+    for row in rows.split("\n")[1:]:
+        keys, defaults, _ = row.replace("`", "").strip("| ").split(" | ", 2)
+        shown |= dict(zip(keys.split(", "), defaults.split(", "), strict=True))
+    if settings is ScheduleSettings:
+        assert shown.pop("epochs"), "a key of fine-tuning recipes only"
+    defaults = {field.name: format_default(field.default) for field in dataclasses.fields(settings)}
+    assert {key: default.partition(";")[0] for key, default in shown.items()} == defaults
+
+
+@pytest.mark.parametrize("settings", [TaskDataSettings, TaskScheduleSettings, TaskModelSettings, TableSettings])
+def test_the_pages_name_every_key_of_a_task_recipe(settings: type) -> None:
+    text = "\n".join(DOCS.values())
+    keys = [field.name for field in dataclasses.fields(settings)]
+    assert [key for key in keys if not re.search(rf"[`.\[]{key}\b", text)] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -58,14 +58,12 @@ def pretrain(
     Example: albert pretrain mini/wiki --data data --out run --max-time 10m
     """
     if show_config and max_time:
-        hint = "remove one of them; --dry-run with --max-time prints the number of steps"
-        raise ConfigError("--show-config does not measure the speed, which --max-time needs", hint)
+        raise ConfigError("--show-config does not measure the speed, which --max-time needs", "use --dry-run instead")
     start_ranks(nproc)
     from albert_cli import config, formatting
     from albert_cli.training import pretrain as pretraining
 
-    # The options below are short forms of `-s` settings.
-    changes = list(overrides or [])
+    changes = list(overrides or [])  # the options below are short forms of `-s` settings
     if save_every is not None:
         changes.append(save_every_override(save_every))
     if keep is not None:
@@ -78,8 +76,7 @@ def pretrain(
     elif dry_run:
         from albert_cli.training.plan import check_disk
 
-        # This call prints the plan; the next line adds the estimated duration.
-        estimated = pretraining.dry_run_pretraining(
+        estimated = pretraining.dry_run_pretraining(  # prints the plan; the next line adds the estimated duration
             recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
         )
         console.print_result(estimated.to_json(), estimated.duration.to_text())
