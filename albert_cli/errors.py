@@ -64,7 +64,7 @@ class DiskError(CheckpointError):
 
 
 class DivergedError(AlbertError):
-    """A loss or gradient that is not finite; the weights were not updated (exit code 5)."""
+    """A loss, gradient or output that is not finite; in training, the weights were not updated (exit code 5)."""
 
     exit_code = 5
 

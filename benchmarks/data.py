@@ -21,7 +21,7 @@ from sentencepiece import SentencePieceProcessor
 
 from albert_cli import console
 from albert_cli.cli.app import command
-from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, TextField
+from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, TextField, VocabularyName, find_vocabulary
 from albert_cli.data.batches import sample_batch
 from albert_cli.data.build import plan_units
 from albert_cli.data.pairs import PairSettings
@@ -227,7 +227,7 @@ def format_result(result: DataSpeed) -> str:
 @command(app)
 def main(
     sources: Sources,
-    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
+    vocab: VocabularyName,
     megabytes: Annotated[int, typer.Option(min=1, help="Measure on about this many MB of the files' beginnings.")] = 64,
     language: Language = "en",
     text_field: TextField = "text",
@@ -237,7 +237,7 @@ def main(
 ) -> None:
     """Time every stage from text to masked pairs on one core, and SentencePiece alone."""
     settings = BuildSettings(language=language, read=ReadSettings(text_field=text_field))
-    result = measure_data(sources, vocab, settings, megabytes)
+    result = measure_data(sources, find_vocabulary(vocab), settings, megabytes)
     console.print_result(asdict(result), format_result(result))
 
 

@@ -1,12 +1,58 @@
-"""Options of several commands: examples of a step, saving, seeds, character coverage, and the teacher."""
+"""Options of several commands: the vocabulary, examples of a step, saving, seeds, character coverage, the teacher."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from albert_cli import store
+import pytest
+
+from albert_cli import hub_access, store
+from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
+
+
+def test_vocab_accepts_a_run_and_a_hub_id(
+    finished: Path, documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+
+    def download(name: str, patterns: Sequence[str]) -> Path:
+        names.append(name)
+        return store.saved_steps(finished)[-1]
+
+    monkeypatch.setattr(hub_access, "download_hub_files", download)
+    monkeypatch.chdir(tmp_path)
+    fingerprint = Vocabulary.load(tiny_vocabulary).fingerprint
+    for number, name in enumerate((finished, "someone/model")):
+        albert("data", documents_file, "--vocab", name, "--out", str(number))
+        assert Vocabulary.load(Path(str(number))).fingerprint == fingerprint
+    assert names == ["someone/model"]
+
+
+def test_vocab_directory_is_not_sought_on_the_hub(
+    tiny_vocabulary: Path, documents_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(hub_access, "download_hub_files")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_vocabulary, "vocabulary")
+    albert("data", documents_file, "--vocab", "vocabulary", "--out", "data")
+    albert("data", documents_file, "--vocab", "data", "--out", "again")  # a data directory has a vocabulary
+    (tmp_path / "empty").mkdir()
+    for name, message in (("empty", "no spiece.model"), ("vocabulary/spiece.model", "not a directory")):
+        assert message in albert("data", documents_file, "--vocab", name, "--out", "none", expect=4).err
+
+
+def test_vocab_of_bench_finetune_accepts_a_run(finished: Path, tmp_path: Path) -> None:
+    rows = "sentence\tlabel\n" + "ba de fi\t0\nro su ta\t1\n" * 4
+    (tmp_path / "SST-2").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / "SST-2" / f"{split}.tsv").write_text(rows)
+    options = ["--model", "albert-base:L=2,H=32,A=2,F=64,E=16", "--rounds", 1, "-s", "train.batch_size=4"]
+    call = ["bench", "finetune", "sst2", "--data", tmp_path, *options, "-s", "train.precision=fp32", "--device", "cpu"]
+    assert "sst2: a step of 4 examples" in albert(*call, "--vocab", finished).out
 
 
 def test_inspect_shows_the_examples_of_a_training_step(tiny_data: Path, tmp_path: Path) -> None:
@@ -36,6 +82,13 @@ def test_save_every_and_keep_override_the_recipe(tiny_data: Path, tmp_path: Path
         recipe = json.loads(albert(*call, "-s", "train.keep=9", "--keep", 3, "--save-every", every).out)
         assert (recipe["train"]["save_every"], recipe["train"]["keep"]) == (expected, 3)
     assert "--save-every: 'soon' is not a duration" in albert(*call, "--save-every", "soon", expect=2).err
+
+
+def test_show_config_rejects_max_time(tiny_data: Path, tmp_path: Path) -> None:
+    """It would print another number of steps than the run with the time budget has."""
+    call = ["pretrain", "mini/docs", "--data", tiny_data, "--out", tmp_path / "run", "--show-config"]
+    error = albert(*call, "--max-time", "1m", expect=2).err
+    assert "--max-time" in error and "--dry-run" in error
 
 
 def test_seed_out_of_range_is_rejected(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 A block of commands is fenced as `sh` (only commands), `console` (`$ command`, then its output) or `python`. The comment
 `<!-- in tests: prepare NAME… -->` before a block names functions of `PREPARE`, which write files that a reader would
 have. `SUBSTITUTES` lists every difference between a page's commands and the commands that the tests run: they differ
-only in the amount of work, and every command is also parsed exactly as the page shows it. The README's
-commands start in an empty folder, those of the other pages with the README's results. Blocks after the comment
+only in the amount of work, and every command is also parsed exactly as the page shows it. The Hub returns the files of
+`downloaded` for `HUB_MODEL`, so only an option that accepts ids of the Hub accepts this name. The README's commands
+start in an empty folder, those of the other pages with the README's results. Blocks after the comment
 `<!-- in tests: only parsed -->` would take hours and are not run; their commands, options and recipes must exist.
 """
 
@@ -29,7 +30,13 @@ from typing import Any
 
 import pytest
 
+from albert_cli.data.pairs import PairSettings
 from albert_cli.quickstart import plan
+from albert_cli.tasks.squad.settings import SpanSettings
+from albert_cli.tasks.table_settings import TableSettings
+from albert_cli.training.pretrain_recipe import BatchSettings
+from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from albert_cli.training.task_recipe import TaskDataSettings, TaskModelSettings, TaskScheduleSettings
 from tests.helpers.command import VERBS, albert, run_command, write_table
 from tests.helpers.languages import sentences
 
@@ -61,16 +68,15 @@ SUBSTITUTES = {
     "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2 -s train.batch_size=4",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
-    "albert/albert-base-v2": "./downloaded",
     "--out speeds": "--out speeds --device cpu -s model.hidden_size=64 -s model.num_attention_heads=4",
     "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
-# All that a substitute may change, besides the name of a checkpoint that is not downloaded: options and settings that
-# determine how long a command takes.
+# All that a substitute may change: options and settings that determine how long a command takes.
 WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc"}
 WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
 WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
+HUB_MODEL = "albert/albert-base-v2"
 OTHER_PROGRAMS = ("pip", "pytest", "export", "wandb", "for", "echo", "cat", "test", "exit", "done")
 INSTALLS = ("pip ", "pytest")  # beginnings of commands that .ci/run runs on a fresh machine, not these tests
 
@@ -319,6 +325,9 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
         (tmp_path / "stdin").write_text(in_a_shell(giving, environment) if giving else "")
         with (tmp_path / "stdin").open() as stdin, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stdin)
+            if HUB_MODEL in command:
+                downloaded = Path("downloaded").resolve(strict=True)
+                patch.setattr("albert_cli.hub_access.download_hub_files", lambda name, patterns: downloaded)
             ended = run_command(command_line(name), arguments, expect=int(code or 0))
         return ended.out + ended.err
 
@@ -441,13 +450,12 @@ def test_models_from_the_hub_have_no_mini_recipe() -> None:
 
 
 def test_substitutes_change_only_the_amount_of_work() -> None:
-    """And names that need a network; the verb, the inputs, the outputs and all other options are those shown."""
+    """The verb, the inputs, the outputs and all other options are those shown."""
     differing_settings = set[str]()
     for command in (command for page in (README, *DOCS.values()) for command in shell_commands(page)):
-        local_command = command.replace("albert/albert-base-v2", "./downloaded")
-        if local_command == substituted(command):
+        if command == substituted(command):
             continue
-        for shown, run in zip(iter_calls(local_command), iter_calls(substituted(command)), strict=True):
+        for shown, run in zip(iter_calls(command), iter_calls(substituted(command)), strict=True):
             name, parameters = parse_call(shown) or ("", {})
             run_name, run_parameters = parse_call(run) or ("", {})
             assert name == run_name
@@ -460,6 +468,21 @@ def test_substitutes_change_only_the_amount_of_work() -> None:
             names = settings.keys() | run_settings.keys()
             differing_settings |= {key for key in names if settings.get(key) != run_settings.get(key)}
     assert differing_settings <= WORK_SETTINGS
+
+
+def test_commands_not_run_write_no_result_of_the_readme() -> None:
+    """After the README's commands, such a command would be refused: the directory has the results of another one."""
+
+    def outputs(block: Block) -> set[str]:
+        calls = [parse_call(words) or ("", {}) for command, _ in block.commands() for words in iter_calls(command)]
+        # Experiments share a folder.
+        return {str(parameters.get("out")) for name, parameters in calls if name != "reproduce"} - {"None"}
+
+    made = {out for block in blocks(README) for out in outputs(block)}
+    assert made >= {"run", "data", "packages"}
+    pages = [text for text in DOCS.values() if "Run the commands of the [README]" in text]
+    used_again = {out for page in pages for block in blocks(page) if not block.is_run for out in outputs(block)} & made
+    assert used_again == set()
 
 
 def test_ci_installs_as_the_readme_says() -> None:
@@ -479,6 +502,63 @@ def test_every_substitute_is_needed() -> None:
 def test_the_pages_show_every_verb() -> None:
     commands = [command for page in (README, *DOCS.values()) for command in all_commands(page)]
     assert [verb for verb in (*VERBS, "recipes") if not any(f"albert {verb}" in c for c in commands)] == []
+
+
+def test_the_pages_name_every_option() -> None:
+    text = "\n".join((README, *DOCS.values()))
+
+    def list_missing(name: str, command: Any) -> Iterator[str]:
+        for subname, subcommand in getattr(command, "commands", {}).items():
+            yield from list_missing(f"{name} {subname}", subcommand)
+        for parameter in command.params if not hasattr(command, "commands") else ():
+            names = [*parameter.opts, *parameter.secondary_opts]
+            is_option = parameter.param_type_name == "option"
+            if is_option and not any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in names):
+                yield f"{name} {parameter.opts[0]}"
+
+    assert list(list_missing("albert", command_line("albert"))) == []
+
+
+def format_default(value: object) -> str:
+    """Return a default as the tables of settings show it, without quotation marks."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}".replace("e-0", "e-")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return json.dumps(value).strip('"')
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ("optimizer", OptimizerSettings),
+        ("schedule", ScheduleSettings),
+        ("train", TrainSettings),
+        ("span", SpanSettings),
+        ("batch", BatchSettings),
+        ("data", PairSettings),
+    ],
+)
+def test_settings_table_has_every_key_and_its_default(section: str, settings: Any) -> None:
+    text = "\n".join(DOCS.values())
+    (rows,) = re.findall(rf"^\| `\[{section}\]`[^|\n]* \| default \| meaning \|\n(.*?)\n\n", text, re.M | re.S)
+    shown: dict[str, str] = {}
+    for row in rows.split("\n")[1:]:
+        keys, defaults, _ = row.replace("`", "").strip("| ").split(" | ", 2)
+        shown |= dict(zip(keys.split(", "), defaults.split(", "), strict=True))
+    if settings is ScheduleSettings:
+        assert shown.pop("epochs"), "a key of fine-tuning recipes only"
+    defaults = {field.name: format_default(field.default) for field in dataclasses.fields(settings)}
+    assert {key: default.partition(";")[0] for key, default in shown.items()} == defaults
+
+
+@pytest.mark.parametrize("settings", [TaskDataSettings, TaskScheduleSettings, TaskModelSettings, TableSettings])
+def test_the_pages_name_every_key_of_a_task_recipe(settings: type) -> None:
+    text = "\n".join(DOCS.values())
+    keys = [field.name for field in dataclasses.fields(settings)]
+    assert [key for key in keys if not re.search(rf"[`.\[]{key}\b", text)] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -1,8 +1,9 @@
 """`albert bench finetune`: time a fine-tuning step on a task's examples, of albert and of `transformers`.
 
 Both models have the same weights and get the same batches, in alternating rounds. `transformers` pads batches as its
-example scripts (`run_glue.py`, `run_ner.py`) do: to a fixed length, or to the longest example of the batch. The dropout
-rates are those of the task's recipe.
+example scripts (`run_glue.py`, `run_ner.py`) do: to a fixed length, or to the longest example of the batch. The fixed
+length is 128 tokens instead of the recipe's maximum; `-s data.max_seq_length` changes it. The dropout rates are those
+of the task's recipe.
 
 Shapes: N texts, S tokens of the longest text, C classes.
 """

@@ -29,9 +29,10 @@ from albert_cli.os_errors import errno_of, from_os_error
 
 P = ParamSpec("P")
 EPILOGUE = (
-    "Exit codes: 0 done, 1 bug, out of memory or network failure, 2 usage or configuration, 3 bad input, "
-    "4 checkpoint or integrity, 5 diverged, 6 output directory in use, 7 score not reached, 75 interrupted and saved, "
-    "77 skipped, 130, 138 and 143 interrupted with nothing to save, 137 a process was killed."
+    "Exit codes: 0 done, 1 bug, out of memory, dead worker process or network failure, 2 usage or configuration, 3 bad "
+    "input, 4 checkpoint or integrity, 5 diverged or output not finite, 6 output directory in use, 7 score not "
+    "reached, 75 interrupted and saved, 77 skipped, 130, 138 and 143 interrupted with nothing to save, 137 a rank of "
+    "pretraining was killed."
 )
 _MAX_MESSAGE_LENGTH = 800  # characters
 

@@ -18,6 +18,8 @@ from albert_cli.cli.options import (
     ProcessCount,
     Quiet,
     TaskData,
+    VocabularyName,
+    find_vocabulary,
     start_ranks,
 )
 
@@ -98,13 +100,14 @@ def bench_pretrain(
 @command(bench_app, name="finetune")
 def bench_finetune(
     task: Annotated[str, typer.Argument(help="A task of GLUE, ner, or a recipe for one.")],
-    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory, or a checkpoint with one.")],
+    vocab: VocabularyName,
     data: TaskData = None,
     model: Annotated[str, typer.Option(help="A preset, recipe or checkpoint with the shape to time.")] = "albert-base",
     against: Annotated[
         Literal["transformers"] | None,
         typer.Option(
-            help="Time transformers too: padded to the recipe's maximum length, and padded to the longest of the batch."
+            help="Time transformers too: padded to 128 tokens (-s data.max_seq_length changes it), and padded to the "
+            "longest of the batch."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Timed steps of each variant.")] = 5,
@@ -114,12 +117,13 @@ def bench_finetune(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Time a fine-tuning step, including the update, on a task's examples.
+    """Time a fine-tuning step, including the update, on a task's examples of at most 128 tokens.
 
     Example: albert bench finetune mrpc --data glue --vocab vocabulary --against transformers
     """
     from albert_cli.bench.finetune import FinetuneBenchOptions, format_result, run_finetune_bench
 
-    options = FinetuneBenchOptions(model, vocab, data, tuple(overrides or ()), rounds, against, device)
+    vocabulary = find_vocabulary(vocab)
+    options = FinetuneBenchOptions(model, vocabulary, data, tuple(overrides or ()), rounds, against, device)
     result = run_finetune_bench(task, options)
     console.print_result(asdict(result), format_result(result))

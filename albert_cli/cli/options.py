@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from albert_cli import console
+from albert_cli import console, store
 from albert_cli.errors import ConfigError
 
 
@@ -121,6 +121,13 @@ ProcessCount = Annotated[int, typer.Option(min=1, help="Number of processes on t
 CheckpointName = Annotated[
     str, typer.Option("--checkpoint", help="A checkpoint directory, a run (its newest step), or a Hub id.")
 ]
+VocabularyName = Annotated[
+    str,
+    typer.Option(
+        "--vocab",
+        help="A vocabulary or data directory, a checkpoint directory, a run (its newest step), or a Hub id.",
+    ),
+]
 TaskData = Annotated[
     str | None,
     typer.Option(
@@ -142,6 +149,19 @@ def start_ranks(nproc: int) -> None:
 
     if nproc > 1 and ranks.world_size() == 1:
         raise typer.Exit(launch(nproc, sys.argv[1:]))
+
+
+def find_vocabulary(name: str) -> Path:
+    """Return the directory with the vocabulary that `--vocab` names.
+
+    A run has its vocabulary in its steps. A name that is no path may be a Hub id, whose files are downloaded.
+    """
+    path = Path(name)
+    if path.exists() and not store.saved_steps(path):
+        return path
+    from albert_cli.model import hub
+
+    return hub.find_checkpoint(name)
 
 
 def check_output_file(path: Path | None, option: str = "--out") -> None:

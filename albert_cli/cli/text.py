@@ -27,7 +27,9 @@ from albert_cli.cli.options import (
     Sources,
     StripAccents,
     TextField,
+    VocabularyName,
     Workers,
+    find_vocabulary,
 )
 
 FileFormatOption = Annotated[
@@ -125,7 +127,7 @@ def vocab(
 @command(app, stage="Prepare text")
 def data(
     sources: Sources,
-    vocab: Annotated[Path, typer.Option("--vocab", help="Vocabulary directory.")],
+    vocab: VocabularyName,
     out: Out,
     holdout: Annotated[float, typer.Option(help="Fraction of the documents held out for evaluation.")] = 0.01,
     dedup: Annotated[bool, typer.Option("--dedup", help="Keep one of several documents with equal text.")] = False,
@@ -161,7 +163,7 @@ def data(
     settings = BuildSettings(holdout=holdout, language=language, read=read, dedup=dedup)
     warn_about_language(language)
     with use_cluster(cluster):
-        report = build_data(sources, vocab, out, settings, workers, array_job)
+        report = build_data(sources, find_vocabulary(vocab), out, settings, workers, array_job)
     console.print_result(report.to_json(), report.format())
 
 
@@ -173,7 +175,10 @@ def inspect(
     seed: Annotated[int | None, typer.Option(help="Seed of the examples; default: the recipe's, or 0.")] = None,
     step: Annotated[int, typer.Option(min=0, help="Training step of the examples.")] = 0,
     recipe: Annotated[
-        str | None, typer.Option(help="Show the batches and lengths that this pretraining recipe samples.")
+        str | None,
+        typer.Option(
+            help="Show the batches and lengths that this pretraining recipe samples; default: the paper's settings."
+        ),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -181,7 +186,7 @@ def inspect(
 ) -> None:
     """Show the contents of a vocabulary, data, run or result directory.
 
-    Example: albert inspect data --examples 3
+    Example: albert inspect data --recipe mini/wiki --examples 3
     """
     from albert_cli.inspection import inspect_directory
 

@@ -22,6 +22,7 @@ from albert_cli.cli.options import (
     TaskData,
     start_ranks,
 )
+from albert_cli.errors import ConfigError
 
 
 @command(app, stage="Pretrain")
@@ -45,7 +46,7 @@ def pretrain(
     ] = None,
     nproc: ProcessCount = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan.")] = False,
-    show_config: Annotated[bool, typer.Option("--show-config", help="Print the resolved recipe.")] = False,
+    show_config: Annotated[bool, typer.Option("--show-config", help="Print the recipe with all values.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Hash all data again, even if it is unchanged.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -56,12 +57,13 @@ def pretrain(
 
     Example: albert pretrain mini/wiki --data data --out run --max-time 10m
     """
+    if show_config and max_time:
+        raise ConfigError("--show-config does not measure the speed, which --max-time needs", "use --dry-run instead")
     start_ranks(nproc)
     from albert_cli import config, formatting
     from albert_cli.training import pretrain as pretraining
 
-    # The options below are short forms of `-s` settings.
-    changes = list(overrides or [])
+    changes = list(overrides or [])  # the options below are short forms of `-s` settings
     if save_every is not None:
         changes.append(save_every_override(save_every))
     if keep is not None:
@@ -74,8 +76,7 @@ def pretrain(
     elif dry_run:
         from albert_cli.training.plan import check_disk
 
-        # This call prints the plan; the next line adds the estimated duration.
-        estimated = pretraining.dry_run_pretraining(
+        estimated = pretraining.dry_run_pretraining(  # prints the plan; the next line adds the estimated duration
             recipe, data, out, changes, resume=resume, max_time=max_time, device=device, verify=verify
         )
         console.print_result(estimated.to_json(), estimated.duration.to_text())

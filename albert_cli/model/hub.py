@@ -210,7 +210,7 @@ def find_checkpoint(name: str) -> Path:
         raise CheckpointError(f"{path}: contains {content}", hint)
     if path.is_file():
         raise CheckpointError(*describe_file(path))
-    hint = "name a checkpoint directory, a run, or a Hub id such as albert/albert-base-v2"
+    hint = "check the path; a run or a Hub id such as albert/albert-base-v2 works too"
     if re.fullmatch(r"step-\d+", path.name):  # never the name of a model on the Hub
         if path.parent.is_dir():
             hint = f"a run deletes its old steps: name {path.parent} for the newest one, or a step that still exists"
