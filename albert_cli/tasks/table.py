@@ -25,7 +25,7 @@ from albert_cli.tasks.choice_columns import (
     is_choice_table,
     read_choice_rows,
 )
-from albert_cli.tasks.classification import Classification
+from albert_cli.tasks.classification import Classification, TextExample
 from albert_cli.tasks.columns import (
     COLUMN_NAMES,
     check_texts,
@@ -40,12 +40,12 @@ from albert_cli.tasks.columns import (
 from albert_cli.tasks.label_cells import infer_classes, match_model_labels, read_label_cells
 from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.multi_label import METRICS as MULTI_LABEL_METRICS
-from albert_cli.tasks.multi_label import MultiLabelClassification
+from albert_cli.tasks.multi_label import MultiLabelClassification, MultiLabelExample
 from albert_cli.tasks.multi_label_table import infer_label_names, is_multi_label_table, read_label_sets
 from albert_cli.tasks.table_files import TableFiles, find_table_files
 from albert_cli.tasks.table_layout import TrainedColumns, name_trained_columns
 from albert_cli.tasks.table_settings import TableSettings
-from albert_cli.tasks.table_sources import ChoiceTableSource, MultiLabelTableSource, TextTableSource
+from albert_cli.tasks.table_sources import ChoiceTableSource, TextTableSource, read_class_sets, read_classes
 from albert_cli.tasks.text_table import TextTable
 
 _MAX_LABELS_SHOWN = 10
@@ -155,13 +155,14 @@ def _classification_task(
         message = f"{first_table.origin}: no training data to take the classes from"
         raise InputError(message, "use -s table.train=FILE, or list the classes in table.labels")
     _report_text_columns(first_table, settings, texts, _describe_classes(labels) if labels else "a value")
+    names = tuple(first_table.columns[index] for index in texts)
     return Classification(
         name="table",
         title=settings.title,
         labels=labels,
         metrics=("accuracy", "macro_f1") if labels else ("pearson", "spearman"),
         inputs=len(texts),
-        source=TextTableSource(tables, tuple(first_table.columns[index] for index in texts)),
+        source=TextTableSource(tables, names, read_classes, TextExample),
     )
 
 
@@ -233,13 +234,14 @@ def _multi_label_task(
         label_sets = read_label_sets(first_table, settings, settings.labels)
         labels = infer_label_names(label_sets, settings, first_table.origin)
     _report_text_columns(first_table, settings, texts, f"any of {_describe_classes(labels)}")
+    names = tuple(first_table.columns[index] for index in texts)
     return MultiLabelClassification(
         name="table",
         title=settings.title,
         labels=labels,
         metrics=MULTI_LABEL_METRICS,
         inputs=len(texts),
-        source=MultiLabelTableSource(tables, tuple(first_table.columns[index] for index in texts)),
+        source=TextTableSource(tables, names, read_class_sets, MultiLabelExample),
     )
 
 

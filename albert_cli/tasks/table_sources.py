@@ -7,9 +7,9 @@ sources apply its decisions to every file.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeVar
 
 from albert_cli import console
 from albert_cli.errors import InputError, MissingDataError
@@ -21,16 +21,16 @@ from albert_cli.tasks.choice_columns import (
     parse_choice_label,
     read_choice_rows,
 )
-from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.columns import find_label_column, match_text_columns, require_label_column
 from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing, missing_label, read_label_cells
-from albert_cli.tasks.multi_label import MultiLabelExample
 from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
 from albert_cli.tasks.table_files import TableFiles
 from albert_cli.tasks.table_layout import TableLayout, TrainedColumns
 from albert_cli.tasks.table_settings import LabelReading, TableSettings
 from albert_cli.tasks.text_table import TextTable, read_texts
+
+LabelT = TypeVar("LabelT")
 
 
 @dataclass(frozen=True)
@@ -85,68 +85,64 @@ class TableSource(ABC, Generic[ExampleT]):
 
 
 @dataclass(frozen=True)
-class TextTableSource(TableSource[TextExample]):
-    """A reader of texts, or pairs of texts, with a class or a value; `names` are the names of train's text columns."""
+class TextTableSource(TableSource[ExampleT], Generic[ExampleT, LabelT]):
+    """A reader of texts, or pairs of texts, with labels; `names` are the names of train's text columns.
+
+    `read_labels` is `read_classes` or `read_class_sets`; `new_example` makes an example of its texts, label and id.
+    """
 
     names: tuple[str, ...]
+    read_labels: Callable[[TextTable, TableSettings, TaskInfo, str], Iterable[LabelT | LabelCell | None]]
+    new_example: Callable[[str, str | None, LabelT | None, str], ExampleT]
 
-    def read_file(self, task: TaskInfo, split: str) -> list[TextExample]:
+    def read_file(self, task: TaskInfo, split: str) -> list[ExampleT]:
         """Read the rows of a split's file; except in test, a row without a label is an error or skipped.
 
-        The setting `table.missing` decides between the two. The labels of a test file may be hidden (`are_hidden`).
+        The setting `table.missing` decides between the two.
         """
         settings = self.tables.settings
         table = self.tables.table(split)
         ids = self.tables.ids(split)
         text_columns = match_text_columns(table, self.names, settings)
-        must_have_labels = split not in task.test_splits
-        labels: Sequence[LabelCell | None] = [None] * len(table.cells)  # for a test file without labels
-        if must_have_labels or find_label_column(table, settings) is not None:
-            labels = read_label_cells(table, settings)
-        is_hidden = split == "test" and are_hidden([label.text for label in labels if label], task.labels)
+        labels = self.read_labels(table, settings, task, split)
         examples = []
-        for index, (row, label) in enumerate(zip(table.cells, labels, strict=True)):
-            gold = None
-            if label is not None and not is_hidden and not is_missing(label.text, task.labels):
-                gold = task.parse_label(label.text, label.where)
-            elif label is not None and must_have_labels:
+        for row, label, example_id in zip(table.cells, labels, ids, strict=True):
+            if isinstance(label, LabelCell) and split not in task.test_splits:
                 if settings.missing == "error":
                     raise missing_label(label)
                 continue
             text_a, text_b = read_texts(row, text_columns)
-            examples.append(TextExample(text_a, text_b, gold, ids[index]))
+            gold = None if isinstance(label, LabelCell) else label
+            examples.append(self.new_example(text_a, text_b, gold, example_id))
         return examples
 
 
-@dataclass(frozen=True)
-class MultiLabelTableSource(TableSource[MultiLabelExample]):
-    """A reader of texts, or pairs of texts, with any number of classes; `names` as in `TextTableSource`."""
+def read_classes(
+    table: TextTable, settings: TableSettings, task: TaskInfo, split: str
+) -> Iterator[int | float | LabelCell | None]:
+    """Yield the class or the value of each row, or its cell if the label is missing or hidden (`are_hidden`).
 
-    names: tuple[str, ...]
+    A test file may lack the column of labels. Then each label is None.
+    """
+    if split in task.test_splits and find_label_column(table, settings) is None:
+        yield from [None] * len(table.cells)
+        return
+    cells = read_label_cells(table, settings)
+    is_hidden = split == "test" and are_hidden([cell.text for cell in cells], task.labels)
+    for cell in cells:
+        is_absent = is_hidden or is_missing(cell.text, task.labels)
+        yield cell if is_absent else task.parse_label(cell.text, cell.where)
 
-    def read_file(self, task: TaskInfo, split: str) -> list[MultiLabelExample]:
-        """Read the rows of a split's file; missing labels are errors or skipped as in `TextTableSource`."""
-        settings = self.tables.settings
-        table = self.tables.table(split)
-        ids = self.tables.ids(split)
-        text_columns = match_text_columns(table, self.names, settings)
-        must_have_labels = split not in task.test_splits
-        label_sets = None
-        if must_have_labels or _has_label_columns(table, settings):
-            label_sets = read_label_sets(table, settings, task.labels)
-        examples = []
-        for index, row in enumerate(table.cells):
-            label_set = None if label_sets is None else label_sets[index]
-            if label_set is not None and label_set.missing is not None:
-                if must_have_labels and settings.missing == "skip":
-                    continue
-                if must_have_labels:
-                    raise missing_label(label_set.missing)
-                label_set = None
-            text_a, text_b = read_texts(row, text_columns)
-            labels = None if label_set is None else label_indices(label_set, task.labels)
-            examples.append(MultiLabelExample(text_a, text_b, labels, ids[index]))
-        return examples
+
+def read_class_sets(
+    table: TextTable, settings: TableSettings, task: TaskInfo, split: str
+) -> Iterator[tuple[int, ...] | LabelCell | None]:
+    """Yield the indices of the classes of each row in a multi-label table, or else as in `read_classes`."""
+    if split in task.test_splits and not _has_label_columns(table, settings):
+        yield from [None] * len(table.cells)
+        return
+    for label_set in read_label_sets(table, settings, task.labels):
+        yield label_set.missing or label_indices(label_set, task.labels)
 
 
 def _has_label_columns(table: TextTable, settings: TableSettings) -> bool:
@@ -197,7 +193,7 @@ def find_layout(source: object) -> TableLayout:
         return TableLayout()
     settings = source.tables.settings
     columns = TrainedColumns(text=settings.text, question=settings.question, choices=list(settings.choices))
-    if isinstance(source, TextTableSource | MultiLabelTableSource):
+    if isinstance(source, TextTableSource):
         first, *second = source.names  # the column of a text, or the columns of both texts of a pair
         columns = TrainedColumns(text=first, text_pair="".join(second))
     return TableLayout(columns=columns, delimiter=settings.delimiter, quoting=settings.quoting)
