@@ -19,12 +19,11 @@ from albert_cli.inference.table_predictions import PredictExamples
 from albert_cli.model import hub
 from albert_cli.results import RESULTS, EvaluationResult, RunResult, ScoredResult, read_result
 from albert_cli.tasks.base import PREDICTIONS, AnyTask, Example
+from albert_cli.tasks.holdout import SplitFiles
 from albert_cli.tasks.squad.data import SquadFiles
 from albert_cli.tasks.squad.task import OFFICIAL_FILES
-from albert_cli.tasks.table_files import TableFiles
 from albert_cli.tasks.table_sources import TableSource
 from albert_cli.tasks.token_classification import NER
-from albert_cli.tasks.token_data import TokenFiles
 from albert_cli.training import capacity, run
 from albert_cli.training.device import autocast
 from albert_cli.training.task_inputs import Inputs, encode_examples
@@ -205,7 +204,7 @@ def _is_single_file(source: object, data: str | None) -> bool:
     if isinstance(source, SquadFiles):
         return data is not None and Path(data).is_file()
     files = source.tables if isinstance(source, TableSource) else source
-    return isinstance(files, TableFiles | TokenFiles) and files.is_single_file
+    return isinstance(files, SplitFiles) and files.is_single_file
 
 
 def score_checkpoint(prepared: PreparedTask, inputs: Inputs, out: Path) -> ScoredResult:

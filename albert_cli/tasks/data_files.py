@@ -78,17 +78,25 @@ def match_case(folder: Path, name: str) -> Path:
     return path
 
 
-def find_split_file(folder: Path, names: Sequence[str], suffixes: Sequence[str], remedy: str) -> Path | None:
-    """Return the file with one of these names and endings, in upper or lower case; None if there is none.
+def find_split_files(
+    folder: Path, names: Mapping[str, Sequence[str]], suffixes: Sequence[str], remedy: str
+) -> dict[str, str]:
+    """Map splits to the files of a folder with one of the split's `names` and an ending, in upper or lower case.
 
-    Raises `InputError` with `remedy` if there are two.
+    Raises `InputError` if the folder does not exist, and if a split has two files: with `remedy`, a format of `split`.
     """
-    wanted = {name + suffix for name in names for suffix in suffixes}
-    with translate_read_errors(folder):
-        paths = sorted(path for path in folder.iterdir() if path.name.lower() in wanted and path.is_file())
-    if len(paths) > 1:
-        raise InputError(f"{folder}: has both {paths[0].name} and {paths[1].name}", remedy)
-    return paths[0] if paths else None
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such file or directory", "check the path")
+    files = {}
+    for split, stems in names.items():
+        wanted = {stem + suffix for stem in stems for suffix in suffixes}
+        with translate_read_errors(folder):
+            paths = sorted(path for path in folder.iterdir() if path.name.lower() in wanted and path.is_file())
+        if len(paths) > 1:
+            raise InputError(f"{folder}: has both {paths[0].name} and {paths[1].name}", remedy.format(split=split))
+        if paths:
+            files[split] = str(paths[0])
+    return files
 
 
 def read_text(path: Path) -> str:

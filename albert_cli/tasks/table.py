@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from string import ascii_uppercase
 
 from albert_cli import console
@@ -79,9 +78,7 @@ def open_table(settings: TableSettings, data: str | None = None, head: ModelHead
     neither classes nor values.
     """
     files = find_table_files(settings, data)
-    # If `data` is a single file, it is the only split. A folder's files, and those of the Hub, have other names.
-    is_single_file = data is not None and files == {"train": str(Path(data))}
-    tables = TableFiles(settings, files, is_single_file)
+    tables = TableFiles(files, data, settings)
     first_table = tables.table(next(iter(files)))  # train, or the first file if there is no train
     settings = name_trained_columns(settings, first_table, head.columns)
     is_choice = is_choice_table(first_table, settings)

@@ -15,13 +15,14 @@ from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column, find_label_column
 from albert_cli.tasks.data_files import (
     describe_rejected,
-    find_split_file,
+    find_split_files,
     is_rejected,
     read_objects,
     read_table,
     reject_file_of_other_format,
 )
 from albert_cli.tasks.delimited import format_suffix
+from albert_cli.tasks.holdout import SplitFiles
 from albert_cli.tasks.hub_data import (
     has_hub_layout,
     is_hub_source,
@@ -43,22 +44,13 @@ _ID_HINT = "give every example its own id, or use -s table.id=none to number the
 
 
 @dataclass(frozen=True)
-class TableFiles:
-    """A table's files by split; a file is read when it is first used.
+class TableFiles(SplitFiles):
+    """A table's files by split; a file is read when it is first used."""
 
-    `is_single_file` is true if `--data` names one file, which is listed as train. Training holds out a part of this
-    file as dev data. Scoring uses all of it.
-    """
-
+    unit_name = "row"
+    dev_remedy = "use -s table.dev=FILE"
     settings: TableSettings
-    files: Mapping[str, str] = field(hash=False)  # a dict cannot be hashed
-    is_single_file: bool
     _tables: dict[str, TextTable] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def may_be_for_scoring(self) -> bool:
-        """True if the data may be meant only to score a finished model: a single file, or files without train."""
-        return self.is_single_file or "train" not in self.files
 
     def table(self, split: str) -> TextTable:
         """Return the cells of a split's file, without the rows that an annotator rejected or ignored."""
@@ -69,8 +61,8 @@ class TableFiles:
     def ids(self, split: str) -> list[str]:
         """Return the ids of a split's rows; raises `InputError` for repeated ids if rows of the split are predicted."""
         table = self.table(split)
-        is_predicted = split != "train" or "dev" not in self.files  # without dev, a part of train is predicted
-        return table.ids(find_id_column(table, self.settings), must_be_unique=is_predicted, hint=_ID_HINT)
+        id_column = find_id_column(table, self.settings)
+        return table.ids(id_column, must_be_unique=self.is_predicted(split), hint=_ID_HINT)
 
 
 def find_table_files(settings: TableSettings, data: str | None) -> dict[str, str]:
@@ -140,16 +132,10 @@ def _folder_files(path: Path, settings_files: Mapping[str, str]) -> dict[str, st
     """
     if path.is_file():
         return {"train": str(path)}
-    if not path.is_dir():
-        raise InputError(f"{path}: no such file or directory", "check the path")
-    files: dict[str, str] = {}
-    for split in _FILE_NAMES:
-        if split in settings_files:
-            continue
-        remedy = f"choose one with -s table.{split}=FILE"
-        if split_file := find_split_file(path, _FILE_NAMES[split], _SUFFIXES, remedy):
-            files[split] = str(split_file)
-        elif unread := _find_unread_file(path, _FILE_NAMES[split]):
+    names = {split: stems for split, stems in _FILE_NAMES.items() if split not in settings_files}
+    files = find_split_files(path, names, _SUFFIXES, "choose one with -s table.{split}=FILE")
+    for split in names:
+        if split not in files and (unread := _find_unread_file(path, names[split])):
             console.warn(f"{unread}: not read, because it is not a {_FORMATS} file; convert it")
     if not files and has_hub_layout(path):
         return _hub_files(f"hf:{path}", settings_files)

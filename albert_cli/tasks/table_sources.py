@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from albert_cli import console
-from albert_cli.errors import InputError, MissingDataError
+from albert_cli.errors import InputError
 from albert_cli.tasks.base import ExampleT, TaskInfo
 from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.choice_columns import (
@@ -22,7 +22,6 @@ from albert_cli.tasks.choice_columns import (
     read_choice_rows,
 )
 from albert_cli.tasks.columns import find_label_column, match_text_columns, require_label_column
-from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing, missing_label, read_label_cells
 from albert_cli.tasks.multi_label_table import label_indices, read_label_sets
 from albert_cli.tasks.table_files import TableFiles
@@ -44,30 +43,12 @@ class TableSource(ABC, Generic[ExampleT]):
         """Read the rows of a split's file as examples."""
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[ExampleT]:
-        """Read a split; without a dev file, a part of train is held out as dev.
+        """Read a split as `SplitFiles.read_split` does.
 
         `data` is ignored, because `open_table` has already found the files (`tables`).
-        With `task.scores_whole_file` all rows of a single file are dev, and reading train raises `MissingDataError`.
         """
-        files = self.tables.files
-        if "dev" in files or split == "test":
-            return self._read_rows(task, split)
-        examples = self._read_rows(task, "train")
-        if task.scores_whole_file and self.tables.is_single_file:
-            if split == "train":
-                raise MissingDataError(f"{files['train']}: scored as a whole, so there is no training data")
-            return examples
         settings = self.tables.settings
-        # The keys contain the seed, because their hashes select the rows of dev.
-        return hold_out_dev(
-            split,
-            examples,
-            unit_keys=[f"{settings.holdout_seed}:{index}" for index in range(len(examples))],
-            fraction=settings.holdout,
-            origin=files["train"],
-            unit_name="row",
-            remedy="use -s table.dev=FILE",
-        )
+        return self.tables.read_split(task, split, self._read_rows, settings.holdout, f"{settings.holdout_seed}:")
 
     def _read_rows(self, task: TaskInfo, split: str) -> list[ExampleT]:
         """Read a split's file, and print the number of rows that `table.missing = "skip"` leaves out.

@@ -330,9 +330,8 @@ def open_token_task(settings: TableSettings, data: str | None, model_labels: tup
         raise ConfigError("the task 'ner' has no data", "use --data DIR with train.conll or train.jsonl")
     files = find_token_files(data)
     first_file = next(iter(files.values()))  # train, or the first file if there is no train
-    source = TokenFiles(files, settings.holdout, is_single_file=files == {"train": str(Path(data))})
-    may_be_for_scoring = source.is_single_file or "train" not in files
-    if may_be_for_scoring and model_labels:
+    source = TokenFiles(files, data, settings.holdout)
+    if source.may_be_for_scoring and model_labels:
         labels = model_labels
     else:
         examples = read_token_file(Path(first_file))

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
-from albert_cli.errors import InputError, MissingDataError
+from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, have_blanks, read_conll
-from albert_cli.tasks.data_files import describe_rejected, find_split_file, is_rejected, read_lines
+from albert_cli.tasks.data_files import describe_rejected, find_split_files, is_rejected, read_lines
 from albert_cli.tasks.entities import (
     OUTSIDE,
     Entity,
@@ -25,7 +25,7 @@ from albert_cli.tasks.entities import (
     entity_types,
     normalize_tags,
 )
-from albert_cli.tasks.holdout import hold_out_dev
+from albert_cli.tasks.holdout import SplitFiles
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
 from albert_cli.text.records import JsonObject, parse_json_object
@@ -106,40 +106,21 @@ def join_tokens(tokens: Sequence[str], *, has_blanks: bool) -> tuple[str, list[i
 
 
 @dataclass(frozen=True)
-class TokenFiles:
-    """A reader of files with tagged words; `files` maps splits to files.
+class TokenFiles(SplitFiles):
+    """A reader of files with tagged words; without a dev file, the fraction `holdout` of the texts of train is dev."""
 
-    Without a dev file, the fraction `holdout` of the texts of train is dev. `is_single_file` is true if the user named
-    one file, which is train: scoring uses all of it.
-    """
-
-    files: dict[str, str] = field(hash=False)  # a dict cannot be hashed
+    unit_name = "text"
+    dev_remedy = "add a dev file"
     holdout: float
-    is_single_file: bool
 
     def read(self, task: TaskInfo, split: str, data: str | None) -> list[TokenExample]:
-        """Read the texts of a split from `files`; `data` is ignored, because `files` names them.
+        """Read the texts of a split as `SplitFiles.read_split` does; `data` is ignored, because `files` names them."""
+        return self.read_split(task, split, self._read_file, self.holdout)
 
-        With `task.scores_whole_file` all texts of a single file are dev, and reading train raises `MissingDataError`.
-        """
-        if "dev" in self.files or split == "test":
-            is_labeled = split not in task.test_splits
-            path = Path(self.files[split])
-            return read_token_file(path, labeled=is_labeled, unique_ids=split != "train", tags=task.labels)
-        examples = read_token_file(Path(self.files["train"]), unique_ids=True, tags=task.labels)
-        if task.scores_whole_file and self.is_single_file:
-            if split == "train":
-                raise MissingDataError(f"{self.files['train']}: scored as a whole, so there is no training data")
-            return examples
-        return hold_out_dev(
-            split,
-            examples,
-            unit_keys=[str(index) for index in range(len(examples))],
-            fraction=self.holdout,
-            origin=self.files["train"],
-            unit_name="text",
-            remedy="add a dev file",
-        )
+    def _read_file(self, task: TaskInfo, split: str) -> list[TokenExample]:
+        path = Path(self.files[split])
+        is_labeled = split not in task.test_splits
+        return read_token_file(path, labeled=is_labeled, unique_ids=self.is_predicted(split), tags=task.labels)
 
 
 def find_token_files(data: str) -> dict[str, str]:
@@ -155,12 +136,7 @@ def find_token_files(data: str) -> dict[str, str]:
             message = f"{path}: not a file of tagged words ({', '.join(suffixes)})"
             raise InputError(message, f"rename it to .conll if it has columns of words, or {_WRITE_JSON_LINES}")
         return {"train": str(path)}
-    if not path.is_dir():
-        raise InputError(f"{path}: no such file or directory", "check the path")
-    files: dict[str, str] = {}
-    for split, names in _FILE_NAMES.items():
-        if split_file := find_split_file(path, names, suffixes, "keep one of them in the folder"):
-            files[split] = str(split_file)
+    files = find_split_files(path, _FILE_NAMES, suffixes, "keep one of them in the folder")
     if not files:
         file_names = sorted(file.name for file in path.iterdir() if file.is_file())
         listed = f", only {', '.join(file_names[:_LISTED_FILES])}" if file_names else ""
