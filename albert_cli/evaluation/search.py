@@ -191,8 +191,8 @@ def _add_intermediates(
     for point, folder in zip(points, folders, strict=True):
         runs = point.runs
         if folder is not None:
-            sharing = [other.runs for other, name in zip(points, folders, strict=True) if name == folder]
-            directories = [directory for others in sharing for directory in others.directories]
+            sharing = [other for other, name in zip(points, folders, strict=True) if name == folder]
+            directories = [directory for other in sharing for directory in other.runs.directories]
             try:
                 if folder in models:
                     prepared = use_intermediate(runs.prepared, models[folder], opened)

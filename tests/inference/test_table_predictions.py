@@ -147,15 +147,12 @@ def test_predict_test_file_deletes_earlier_predictions(encoder: Path, tmp_path: 
     data = write_table(tmp_path / "data")
     (data / "test.csv").write_text("text\nbade fi\n")
     scores = tmp_path / "scores"
-    calls = [
-        ["eval", "table", "--checkpoint", encoder, "--runs", 2, *QUICK, "--data", data, "--out", scores],
-        ["ensemble", "table", scores, "--device", "cpu", "--data", data, "--out", tmp_path / "both"],
-    ]
+    both = tmp_path / "both"
 
     def predict() -> list[list[str]]:
-        for call in calls:
-            albert(*call)
-        return [sorted(path.name for path in call[-1].glob("predictions.test*")) for call in calls]
+        albert("eval", "table", "--checkpoint", encoder, "--runs", 2, *QUICK, "--data", data, "--out", scores)
+        albert("ensemble", "table", scores, "--device", "cpu", "--data", data, "--out", both)
+        return [sorted(path.name for path in out.glob("predictions.test*")) for out in (scores, both)]
 
     assert predict() == [["predictions.test.csv"]] * 2
     (data / "test.csv").rename(data / "test.tsv")
