@@ -25,6 +25,7 @@ PLAN_FILE: Final = ".work.json"  # the plan of an experiment is .work-NAME.json
 # they are finished.
 UNIT_LOCKS: Final = ".tasks"  # of the units of `albert data`; in the output directory
 STAGE_LOCKS: Final = ".locks"  # of the stages of an experiment; in the folder of the stages
+_QUICKSTART_OUT: Final = "quickstart"  # the default of `albert quickstart --out`; other commands have no default
 _NOTE_FILE: Final = "note.json"  # in the directory of a unit's lock
 
 
@@ -89,14 +90,16 @@ def command_here(command: str, working_directory: str, recorded: str, directory:
 
     working_directory: in which the command ran, or "" if it is not recorded. recorded: the path that `directory` had
     then. If it has another path now, because it was moved or copied, or is visible elsewhere on this machine, the path
-    after `--out` changes in the same way. So does a working directory that no longer exists, for example because both
-    were in a folder that has another name now.
+    after `--out` changes in the same way; a quickstart without `--out` gets it. The working directory changes, too, if
+    it no longer exists, for example because both were in a folder that has another name now.
     """
     if not working_directory:
         return command
     current = directory.resolve()
     if Path(recorded) != current:
         words = shlex.split(command)
+        if words[1:2] == ["quickstart"] and not any(word.startswith(("--out", "-o")) for word in words):
+            words[2:2] = ["--out", _QUICKSTART_OUT]
         for index, word in enumerate(words[1:], 1):
             option, equals, value = word.partition("=") if word.startswith("--out=") else ("", "", word)
             if equals or words[index - 1] in ("--out", "-o"):

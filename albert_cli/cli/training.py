@@ -151,7 +151,7 @@ def finetune(
     # If the recipe has an intermediate task, it trains in `OUT-TASK`, next to `out`.
     named_out = store.resolve_dots(out)
     intermediate_out = named_out.with_name(f"{named_out.name}-{prepared.recipe.intermediate_task}")
-    prepared = add_intermediate(prepared, intermediate_out, opened=opened)
+    prepared = add_intermediate(prepared, intermediate_out, [out], opened=opened)
     result = finetune_task(prepared, inputs, out, seed, resume)
     predict_test_file(prepared.task, predict_with_run(prepared, out), out)
     console.print_result(result.to_json(), tables.format_run(result, out))

@@ -51,7 +51,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.text.work_units import split_sources
 from albert_cli.work_plan import PLAN_FILE, UNIT_LOCKS, locked_unit, read_command, record_plan, remove_plan
 
-_BUILD_PLAN_FILE: Final = "plan.json"  # the `BuildPlan` of an unfinished build; `albert status` reads `PLAN_FILE`
+BUILD_PLAN_FILE: Final = "plan.json"  # the `BuildPlan` of an unfinished build; `albert status` reads `PLAN_FILE`
 _SECONDS_BETWEEN_ATTEMPTS: Final = 5.0
 _USE_ANOTHER_OUT: Final = "choose another --out, or delete this directory"
 
@@ -101,7 +101,7 @@ def build_data(
 def _remove_plans(out: Path) -> None:
     """Remove the files that only an unfinished build needs: its plans and locks."""
     shutil.rmtree(out / UNIT_LOCKS, ignore_errors=True)
-    (out / _BUILD_PLAN_FILE).unlink(missing_ok=True)
+    (out / BUILD_PLAN_FILE).unlink(missing_ok=True)
     remove_plan(out / PLAN_FILE)
 
 
@@ -130,7 +130,7 @@ def _cleanup_on_failure(out: Path) -> Iterator[None]:
 
     Other hidden files in `out`, such as `.git`, remain. `store.lock` removes `out` itself if it is new.
     """
-    is_resumed = (out / _BUILD_PLAN_FILE).is_file()
+    is_resumed = (out / BUILD_PLAN_FILE).is_file()
     try:
         yield
     except BusyError:  # `out` contains the work of another command
@@ -153,7 +153,7 @@ def load_finished_data(out: Path, units: Sequence[ShardUnit], workers: int) -> D
     Raises `BusyError` if `out` contains something that these units would not build, and `CheckpointError` if a file of
     finished data is damaged.
     """
-    if store.read_finished_manifest(out, "data", _BUILD_PLAN_FILE, UNIT_LOCKS) is None:
+    if store.read_finished_manifest(out, "data", BUILD_PLAN_FILE, UNIT_LOCKS) is None:
         return None
     if store.read_json(out / "data.json").get("format") != DATA_FORMAT:
         raise BusyError(f"{out}: data of another version of albert", _USE_ANOTHER_OUT)
@@ -209,7 +209,7 @@ def check_and_write_plan(out: Path, units: Sequence[ShardUnit]) -> None:
     that is not in `units`. Files that have changed since that build began are no obstacle: their units run again.
     """
     plan = make_plan(units)
-    path = out / _BUILD_PLAN_FILE
+    path = out / BUILD_PLAN_FILE
     saved = store.read_record(path, BuildPlan) if path.is_file() else None
     if saved is not None and not plan.contains(saved):
         message = f"{out}: holds an unfinished build of other text, another vocabulary or other settings"

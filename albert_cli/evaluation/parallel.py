@@ -59,6 +59,11 @@ class TaskRuns:
     controls: Mapping[str, TaskRuns] = field(default_factory=dict)  # by the control's initial weights
     diverged: AllSeedsDiverged | None = None  # set if no run can start, because the intermediate model diverged
 
+    @property
+    def directories(self) -> list[Path]:
+        """The directories of the task's own runs."""
+        return [run_directory(self.out, seed) for seed in seeds_of(self.prepared)]
+
     def with_diverged_intermediate(self, error: DivergedError) -> TaskRuns:
         """Return the runs as diverged, because the run on their intermediate task raised `error`."""
         title = find_task(self.prepared.recipe.intermediate_task).title
@@ -210,8 +215,8 @@ def find_recorded_intermediate(runs: TaskRuns, intermediate_runs: TaskRuns) -> P
     """
     directories = [path for path in intermediate_runs.out.glob("run-*") if (path / RESULTS).is_file()]
     by_fingerprint = {store.fingerprint(directory): directory for directory in directories}
-    for seed in seeds_of(runs.prepared):
-        parents = read_parents(run_directory(runs.out, seed)) or {}
+    for run_path in runs.directories:
+        parents = read_parents(run_path) or {}
         if parents.get("intermediate") in by_fingerprint:
             return by_fingerprint[parents["intermediate"]]
     return None

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from albert_cli import config, console
 from albert_cli.errors import ConfigError, DivergedError
-from albert_cli.evaluation.output import require_own_output, run_directory
+from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output
 from albert_cli.evaluation.parallel import TaskRuns, evaluate_runs, list_units, train_ahead
 from albert_cli.evaluation.scoring import prepare_evaluation
-from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache, seeds_of
+from albert_cli.evaluation.single import AllSeedsDiverged, BaselineCache
 from albert_cli.evaluation.suite import GLUE_SUITE
 from albert_cli.formatting import count_of, suggest
 from albert_cli.results import (
@@ -129,8 +129,8 @@ def search_grid(name: str, request: TaskRequest, value_lists: Sequence[str], out
     # While the search runs, `albert status` reads the runs' directories (units) from the plan file.
     units = list_units({point.runs.out.name: point.runs.prepared for point in points}, request)
     for runs in task_runs:
-        directories = [run_directory(runs.out, seed) for seed in seeds_of(runs.prepared)]
-        check_intermediate_of_runs(runs.prepared, directories, request.overrides, opened)
+        require_own_output(runs.out, *EVALUATION_FILES, runs.prepared.recipe.intermediate_task)
+        check_intermediate_of_runs(runs.prepared, runs.directories, request.overrides, opened)
     with recorded_plan(out / PLAN_FILE, units):
         points = _add_intermediates(points, request, out, opened)
         train_ahead([point.runs for point in points], request)
@@ -185,26 +185,35 @@ def _add_intermediates(
     intermediate run (`missing_intermediate`) does not change. The runs of a point whose intermediate run diverges have
     diverged, too.
     """
-    directories: dict[str, Path] = {}  # of intermediate runs, by the name of their folder
+    folders = [_intermediate_folder(point) for point in points]
+    models: dict[str, Path] = {}  # the directories of intermediate runs, by the name of their folder
     points_with_models = []
-    for point in points:
+    for point, folder in zip(points, folders, strict=True):
         runs = point.runs
-        name = missing_intermediate(runs.prepared)
-        if name is not None:
-            encoder_values = [f"{key}={value}" for key, value in point.combination.items() if key in ENCODER_KEYS]
-            folder = ",".join([f"intermediate-{name}", *encoder_values])
+        if folder is not None:
+            sharing = [other for other, name in zip(points, folders, strict=True) if name == folder]
+            directories = [directory for other in sharing for directory in other.runs.directories]
             try:
-                if folder in directories:
-                    prepared = use_intermediate(runs.prepared, directories[folder], opened)
+                if folder in models:
+                    prepared = use_intermediate(runs.prepared, models[folder], opened)
                 else:
-                    prepared = add_intermediate(runs.prepared, out / folder, request.overrides, opened)
+                    prepared = add_intermediate(runs.prepared, out / folder, directories, request.overrides, opened)
                 runs = replace(runs, prepared=prepared)
                 if prepared.intermediate is not None:
-                    directories[folder] = prepared.intermediate.directory
+                    models[folder] = prepared.intermediate.directory
             except DivergedError as error:
                 runs = runs.with_diverged_intermediate(error)
         points_with_models.append(replace(point, runs=runs))
     return points_with_models
+
+
+def _intermediate_folder(point: _GridPoint) -> str | None:
+    """Return the name of the folder of a point's intermediate run; None if the point needs none."""
+    name = missing_intermediate(point.runs.prepared)
+    if name is None:
+        return None
+    encoder_values = [f"{key}={value}" for key, value in point.combination.items() if key in ENCODER_KEYS]
+    return ",".join([f"intermediate-{name}", *encoder_values])
 
 
 def _evaluate_points(grid: Sequence[_GridPoint], budget: SearchBudget) -> SearchResult:

@@ -15,7 +15,7 @@ from albert_cli import console
 from albert_cli.errors import DivergedError
 from albert_cli.evaluation.baselines import BaselineOutcome, train_baselines
 from albert_cli.evaluation.differences import compare_predictions, read_predictions_by_seed
-from albert_cli.evaluation.output import EVALUATION_FILES, require_own_output, run_directory
+from albert_cli.evaluation.output import run_directory
 from albert_cli.evaluation.scoring import score_checkpoint
 from albert_cli.results import (
     CLASSICAL,
@@ -75,7 +75,6 @@ def evaluate_task(
     """
     if not prepared.needs_training:
         return score_checkpoint(prepared, inputs, out)
-    require_own_output(out, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     _print_dropped_head(prepared)
     task = prepared.task
     outcomes: list[RunResult | DivergedSeed] = []

@@ -14,7 +14,7 @@ from typing import cast
 
 from albert_cli import console
 from albert_cli.array_jobs import ArrayJob
-from albert_cli.errors import InputError, MissingDataError
+from albert_cli.errors import DivergedError, InputError, MissingDataError
 from albert_cli.evaluation import submission
 from albert_cli.evaluation.controls import AddIntermediate, evaluate_with_controls, prepare_controls
 from albert_cli.evaluation.output import EVALUATION_FILES, best_run, read_earlier_result, require_own_output
@@ -103,9 +103,9 @@ def _train_intermediate(runs: TaskRuns, folder: Path, opened: OpenCheckpoints) -
     """Fine-tune on the runs' intermediate task in `folder`, unless that is finished; return the runs with its encoder.
 
     Runs without an intermediate task are returned unchanged. If the data of the intermediate task are missing, the runs
-    start from the checkpoint itself, with a warning.
+    start from the checkpoint itself, with a warning. See `add_intermediate` for finished runs.
     """
-    return replace(runs, prepared=add_intermediate(runs.prepared, folder, opened=opened))
+    return replace(runs, prepared=add_intermediate(runs.prepared, folder, runs.directories, opened=opened))
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,9 @@ def evaluate_suite(request: TaskRequest, out: Path, submission_file: Path | None
     if not plan.prepared_tasks:
         first_reason = next(iter(plan.left_out.values()))
         raise InputError(f"{request.data or GLUE_ON_HUB}: contains the data of no GLUE task", first_reason)
+    for name, prepared in plan.prepared_tasks.items():
+        if prepared.needs_training:
+            require_own_output(out / name, *EVALUATION_FILES, prepared.recipe.intermediate_task)
     plan.check_dependent_runs(request, out, opened)
     with recorded_plan(out / PLAN_FILE, list_units(plan.prepared_tasks, request)):
         results = _evaluate_in_order(request, plan, out, opened)
@@ -285,14 +288,18 @@ def _list_runs(
     """Return the runs of each task and of its controls.
 
     add_encoder: adds the initial encoder to the runs of a task or a control, and may fine-tune it on the intermediate
-    task.
+    task. If the intermediate model of a task diverges, the task's runs have diverged, too, and its controls are left
+    out: nothing would be compared with them.
     """
     all_runs = []
     for name, prepared in prepared_tasks.items():
-        task_out = out / name
-        controls = prepare_controls(name, prepared, task_out, opened, add_encoder)
-        runs = TaskRuns(name, prepared, task_out, controls)
-        all_runs.append(add_encoder(runs, task_out / prepared.recipe.intermediate_task))
+        runs = TaskRuns(name, prepared, out / name)
+        try:
+            runs = add_encoder(runs, runs.out / prepared.recipe.intermediate_task)
+        except DivergedError as error:
+            all_runs.append(runs.with_diverged_intermediate(error))
+            continue
+        all_runs.append(replace(runs, controls=prepare_controls(name, prepared, runs.out, opened, add_encoder)))
     return all_runs
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from albert_cli import store
 from albert_cli.experiments.experiment import Experiment, ExperimentScale, PaperClaim, ScaleName
 from albert_cli.formatting import format_command
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -78,7 +79,7 @@ class ExperimentRequest:
         return self.stage_folder / stage.id
 
     def result_path(self, stage: Stage) -> Path:
-        """Return the result file of a stage, which exists once the stage is finished."""
+        """Return the result file of a stage, which is written last."""
         return self.stage_folder / f"{stage.id}.json"
 
 
@@ -215,12 +216,21 @@ class ExperimentPlan:
         return self.request.directory(stage)
 
     def result_path(self, stage: Stage) -> Path:
-        """Return the result file of a stage, which exists once the stage is finished."""
+        """Return the result file of a stage, which is written last."""
         return self.request.result_path(stage)
 
     def is_finished(self, stage: Stage) -> bool:
-        """Return True if the stage has its result file."""
-        return self.result_path(stage).is_file()
+        """Return True if the stage has its result file and, unless it diverged, the directory that it writes.
+
+        Other stages read the directory, and so do the comparisons of the report.
+        """
+        path = self.result_path(stage)
+        if not path.is_file():
+            return False
+        directory = self.directory(stage)
+        if str(directory) not in stage.argv or directory.is_dir():
+            return True
+        return bool(store.read_json(path).get("diverged"))
 
     def count_finished(self) -> int:
         """Return the number of finished stages."""

@@ -1,8 +1,8 @@
 """`albert reproduce`: run an experiment of the paper at a scale, and write its report.
 
-Stages run one at a time or in parallel. A stage is finished once its result file exists; the file is written last and
-in one rename. So the command may be killed at any time: repeated, it runs only the unfinished stages, and an unfinished
-pretraining run resumes from its newest checkpoint.
+Stages run one at a time or in parallel. The result file of a stage is written last and in one rename, and the stage is
+finished if it has this file and its directory. So the command may be killed at any time: repeated, it runs only the
+unfinished stages, and an unfinished pretraining run resumes from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -246,10 +246,10 @@ def run_stages(
 def _finished_seconds(plan: ExperimentPlan) -> dict[StageKind, list[float]]:
     """Return the seconds of all finished stages by kind."""
     seconds = defaultdict[StageKind, list[float]](list)
-    for stage in plan.stages.values():
+    for stage in filter(plan.is_finished, plan.stages.values()):
         record = read_record(plan.request, stage, StageRecord[TimedResult])
-        if record is not None:
-            seconds[stage.kind].append(record.seconds)
+        assert record is not None, "a finished stage has a result file"
+        seconds[stage.kind].append(record.seconds)
     return seconds
 
 
@@ -274,6 +274,9 @@ def _check_before_run(plan: ExperimentPlan) -> None:
     if unreadable:
         raise unreadable[0]
     check_heldout_text(plan)
+    for stage in plan.unfinished(list(plan.stages.values())):
+        if plan.result_path(stage).is_file():
+            console.warn(f"{plan.directory(stage)}: was deleted, so this stage runs again: {stage.title}")
     _warn_about_limits(plan)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from albert_cli import console
+from albert_cli.evaluation.output import TEST_PREDICTIONS
 from albert_cli.inference.inputs import InputReader, InputRow
 from albert_cli.inference.outputs import merge_columns, open_prediction_writer, probability_column, taken_column_error
 from albert_cli.tasks.base import AnyTask, Example
@@ -63,15 +64,19 @@ def predict_test_file(task: AnyTask, predict: PredictExamples, out: Path) -> Non
     """Predict a task's test file, if it has one, and write the predictions into `out`.
 
     The file is read with the columns and the dialect of the task's table. Predictions for a table have the format of
-    its test file and repeat its columns; predictions of entities are JSON lines.
+    its test file and repeat its columns; predictions of entities are JSON lines. Predictions that an earlier call wrote
+    in another format, or for a test file that is missing now, are deleted: they may be those of another model.
     """
     test_file = find_test_file(task)
-    if test_file is None:
+    path = None if test_file is None else _predictions_path(task, test_file, out)
+    for earlier in out.glob(TEST_PREDICTIONS):
+        if earlier != path:
+            earlier.unlink()
+    if test_file is None or path is None:
         return
     rows = _read_rows(task, test_file)
     examples = [row.example for row in rows]
     lines = task.format_predictions(examples, predict(examples), with_details=False)
-    path = _predictions_path(task, test_file, out)
     with open_prediction_writer(path, str(test_file)) as write:
         pairs = zip(rows, map(json.loads, lines), strict=True)
         write([merge_columns(row.columns, prediction, str(test_file)) for row, prediction in pairs])

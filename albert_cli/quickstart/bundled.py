@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from albert_cli import console, store
+from albert_cli.errors import BusyError
 from albert_cli.randomness import hash_to_unit_interval
 from albert_cli.text.corpus import Document, read_documents
 from albert_cli.text.sentences import split_sentences
@@ -53,12 +54,22 @@ class BundledDataSettings:
 def load_or_write_bundled(out: Path, settings: BundledDataSettings) -> dict[str, object]:
     """Write the corpus and the tables of the task below `out`; return their sizes and a hash of the documentation.
 
-    If `out` has them already, only read the sizes from `text.json`, which is written last.
+    If `out` has them already, only read the sizes from `text.json`, which is written last. Raises `BusyError` if some
+    of the files were deleted, and the documentation has changed since.
     """
     facts_file = out / "text.json"
-    if facts_file.is_file():
-        return store.read_json(facts_file)
+    files = [out / "corpus.jsonl", *(out / "task" / f"{split}.csv" for split in ("train", "dev"))]
+    missing = [file for file in files if not file.is_file()]
+    earlier = store.read_json(facts_file) if facts_file.is_file() else None
+    if earlier is not None and not missing:
+        return earlier
     documents = list(read_documents([settings.source]))
+    fingerprint = hashlib.sha256("\0".join(document.text for document in documents).encode()).hexdigest()
+    if earlier is not None and earlier.get("sha256") != fingerprint:
+        raise BusyError(
+            f"{missing[0]}: was deleted, and the installed documentation, from which it was written, has changed",
+            "restore the file, or choose another --out",
+        )
     class_names = _choose_packages(documents, settings.packages)
     heldout = []
     with store.open_text_writer(out / "corpus.jsonl") as stream:
@@ -74,7 +85,6 @@ def load_or_write_bundled(out: Path, settings: BundledDataSettings) -> dict[str,
         with store.open_text_writer(out / "task" / f"{split}.csv") as stream:
             csv.writer(stream, lineterminator="\n").writerows([("text", "label"), *rows])
     characters = sum(len(document.text) for document in documents)
-    fingerprint = hashlib.sha256("\0".join(document.text for document in documents).encode()).hexdigest()
     facts: dict[str, object] = {
         "source": settings.source,
         "documents": len(documents),

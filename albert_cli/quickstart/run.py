@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from albert_cli import console, machine, store
+from albert_cli.data.build import BUILD_PLAN_FILE
+from albert_cli.data.records import BuildPlan, read_data_facts
 from albert_cli.data.shards import TokenCorpus
 from albert_cli.errors import BusyError
 from albert_cli.formatting import format_command, hide_secrets
@@ -31,6 +33,7 @@ from albert_cli.store import JsonObject
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.features import tokenize
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.text.work_units import split_sources
 from albert_cli.training.text_match import warn_about_mismatch
 from albert_cli.work_plan import PLAN_FILE as WORK_PLAN_FILE
 from albert_cli.work_plan import recorded_plan
@@ -121,8 +124,9 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     cleaning = plan.text_options.cleaning_flags()
     # After "--", a path may begin with "-".
     run("vocab", "--out", vocabulary, *sizes, *language, *cleaning, "--", *plan.text)
-    data_facts = run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, *language, "--", *plan.text)
-    if data_facts["totals"]["heldout"]["documents"] == 0:
+    if plan.bundled is None or not _has_moved_data(out, plan.text):
+        run("data", "--vocab", vocabulary, "--out", data, "--holdout", 0.03, *language, "--", *plan.text)
+    if read_data_facts(data).totals["heldout"].documents == 0:
         console.warn(
             "the text is a single document, or copies of one, so nothing is held out and there is no held-out MLM "
             "loss: divide the text into documents by blank lines, or use several files"
@@ -130,6 +134,27 @@ def _pretrain(run: _Run, out: Path, plan: QuickstartPlan, device: str) -> JsonOb
     _warn_about_table(data, plan)
     schedule = ("--max-time", plan.max_time, "-s", "train.eval_every=400")  # often enough for a curve in the report
     return run("pretrain", plan.recipe, "--data", data, "--out", out / "pretrain", *schedule, "--device", device)
+
+
+def _has_moved_data(out: Path, text: Sequence[str]) -> bool:
+    """Return True if `out` has finished shards of the bundled text that were built when `out` had another path.
+
+    `albert data` identifies a text by its path, and would reject them. It would also reject unfinished shards of
+    another path, so these are deleted.
+    """
+    data = out / "data"
+    is_finished = store.read_manifest(data) is not None
+    if not is_finished and not (data / BUILD_PLAN_FILE).is_file():
+        return False
+    saved = read_data_facts(data) if is_finished else store.read_record(data / BUILD_PLAN_FILE, BuildPlan)
+    if all(part["source"] in text for unit in saved.sources for part in unit["parts"]):
+        return False
+    if not is_finished:
+        store.remove_directory(data)
+        return False
+    hashes = [unit.sha256() for unit in split_sources(text)]
+    is_same_text = hashes == [unit.get("sha256") for unit in saved.sources]
+    return is_same_text and saved.vocabulary == store.fingerprint(out / "vocabulary")
 
 
 def _warn_about_table(data: Path, plan: QuickstartPlan) -> None:

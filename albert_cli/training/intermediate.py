@@ -13,9 +13,12 @@ from pathlib import Path
 from albert_cli import config, console
 from albert_cli.errors import ConfigError, InputError, MissingDataError
 from albert_cli.formatting import format_toml_value
+from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.registry import find_task
 from albert_cli.training import run
-from albert_cli.training.finetune import finetune
+from albert_cli.training.finetune import finetune, read_parents
+from albert_cli.training.task_inputs import require_train_split
+from albert_cli.training.task_provenance import hash_recipe
 from albert_cli.training.task_recipe import NO_INTERMEDIATE_TASK, FinetuneRecipe
 from albert_cli.training.task_setup import OpenCheckpoints, PreparedTask, open_checkpoint, prepare_task
 
@@ -48,31 +51,76 @@ def encoder_overrides(prepared: PreparedTask) -> list[str]:
 def add_intermediate(
     prepared: PreparedTask,
     folder: Path,
+    directories: Sequence[Path],
     overrides: Sequence[str] | None = None,
     opened: OpenCheckpoints | None = None,
 ) -> PreparedTask:
     """Fine-tune on the recipe's intermediate task in a run below `folder`, and take the encoder of that run.
 
-    A finished run is not repeated. If the intermediate task's data are missing, the task starts from the checkpoint
-    itself (`skip_intermediate`). overrides: the `-s` settings of the intermediate run (default: those of this task).
-    The values of `ENCODER_KEYS` are always those of this task. opened: the checkpoints that this command has already
-    read.
+    A finished run is not repeated. If the runs in `directories` are finished, they need no encoder, and nothing is
+    trained if `folder` is missing. If the intermediate task's data are missing, a finished run from the same checkpoint
+    with the same recipe is used; without one, the task starts from the checkpoint itself (`skip_intermediate`).
+
+    directories: those of the runs that start from the intermediate run. overrides: the `-s` settings of the
+    intermediate run (default: those of this task). The values of `ENCODER_KEYS` are always those of this task. opened:
+    the checkpoints that this command has already read. Raises `ConfigError` if `folder` is missing and only some of the
+    runs in `directories` are finished.
     """
     name = missing_intermediate(prepared)
     if name is None:
         return prepared
+    recorded = _find_recorded_fingerprint(prepared, folder, directories)
+    if recorded is not None:
+        return replace(prepared, fingerprints={**prepared.fingerprints, "intermediate": recorded})
+    intermediate = _prepare_intermediate(name, prepared, overrides, opened)
+    out = folder / f"run-{intermediate.recipe.train.seed}"
+    inputs = None
     try:
-        intermediate = _prepare_intermediate(name, prepared, overrides, opened)
         inputs = intermediate.load_inputs()
     except MissingDataError as error:
-        return skip_intermediate(prepared, error.message)
-    out = folder / f"run-{intermediate.recipe.train.seed}"
+        if not _has_finished_run(intermediate, out):
+            return skip_intermediate(prepared, error.message)
     console.info(
         f"{prepared.task.title} starts from {intermediate.task.title}: {out} "
         f"(-s {INTERMEDIATE_KEY}={NO_INTERMEDIATE_TASK} skips it)"
     )
-    finetune(intermediate, inputs, out, retry_diverged=False)
+    if inputs is not None:
+        finetune(intermediate, inputs, out, retry_diverged=False)
     return use_intermediate(prepared, out, opened)
+
+
+def _find_recorded_fingerprint(prepared: PreparedTask, folder: Path, directories: Sequence[Path]) -> str | None:
+    """Return the fingerprint of the intermediate run from which finished runs started, if that run is missing.
+
+    Returns None if `folder` has a finished run, or if none of the runs in `directories` started from one. Raises
+    `ConfigError` if others of these runs are unfinished: a second model of the intermediate task may differ.
+    """
+    fingerprints: dict[str, str] = {}  # by directory of the run
+    for directory in directories:
+        parents = read_parents(directory) or {}
+        if "intermediate" in parents:
+            fingerprints[str(directory)] = parents["intermediate"]
+    # Without such a run, `folder` is not read: on NFS, a file that was missing when it was read may seem missing later.
+    if not fingerprints or any(folder.glob(f"run-*/{RESULTS}")):
+        return None
+    if not all((directory / RESULTS).is_file() for directory in directories):
+        title = find_task(prepared.recipe.intermediate_task).title
+        raise ConfigError(
+            f"{folder}: the model of {title} is missing, from which {next(iter(fingerprints))} was started",
+            f"restore {folder}, or delete {', '.join(fingerprints)} to train {title} again",
+        )
+    return next(iter(fingerprints.values()))
+
+
+def _has_finished_run(intermediate: PreparedTask, out: Path) -> bool:
+    """Return True if `out` has a finished run from this checkpoint with this recipe; the data are not compared."""
+    if not (out / RESULTS).is_file():
+        return False
+    result = read_result(out / RESULTS)
+    if not isinstance(result, RunResult):
+        return False
+    recipe = intermediate.recipe.with_auto_values(result.examples.get(require_train_split(intermediate.task), 0))
+    return result.checkpoint == intermediate.fingerprints["checkpoint"] and result.recipe == hash_recipe(recipe)
 
 
 def check_intermediate_of_runs(

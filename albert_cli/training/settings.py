@@ -182,10 +182,11 @@ class TrainSettings:
 _AUTO_KEYS: Final = ("precision", "compile", "matmul", "threads")
 
 # Recipe keys whose values a resumed run may change, because they change the weights by rounding at most. `evaluation`
-# and `distill` are keys of `PretrainRecipe`; `distill.teacher` is only a path: `distill.fingerprint` must not change.
+# and `distill` are keys of `PretrainRecipe`, `table` is one of `FinetuneRecipe`. `distill.teacher` and the last three
+# are only paths: the fingerprints of the teacher (`distill.fingerprint`) and of the examples must not change.
 RESUME_SAFE_KEYS: Final = (
     "train.log_every", "train.save_every", "train.keep", "train.checkpoint_activations", "train.matmul",
-    "train.threads", "train.track", "evaluation", "distill.teacher",
+    "train.threads", "train.track", "evaluation", "distill.teacher", "table.train", "table.dev", "table.test",
 )  # fmt: skip
 NEW_RUN_NOTE: Final = "a started run then needs a new --out"  # for hints to change a key that is not in this list
 

@@ -14,8 +14,13 @@ from albert_cli.training.task_setup import PreparedTask
 
 
 def hash_recipe(recipe: FinetuneRecipe) -> str:
-    """Return a hash of the recipe without its seed: 16 hexadecimal digits."""
-    text = config.dump_toml(dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, seed=0)))
+    """Return a hash of the recipe without its seed and the paths of a table's files: 16 hexadecimal digits.
+
+    The paths do not count, because the files may move; a result has the fingerprint of their examples.
+    """
+    train = dataclasses.replace(recipe.train, seed=0)
+    table = dataclasses.replace(recipe.table, train="", dev="", test="")
+    text = config.dump_toml(dataclasses.replace(recipe, train=train, table=table))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from albert_cli import store
-from albert_cli.errors import ConfigError
+from albert_cli.errors import ConfigError, DivergedError
 from albert_cli.evaluation import parallel
 from albert_cli.evaluation.controls import parse_controls
 from albert_cli.evaluation.output import best_run
@@ -27,7 +27,16 @@ from albert_cli.training.task_setup import PreparedTask
 from tests.helpers.command import albert
 from tests.helpers.markdown import find_table
 from tests.helpers.results import evaluation_result, without_times
-from tests.helpers.task_runs import QUICK, SHAPE, as_text, build_model, diverge_random_mnli, evaluate, prepare
+from tests.helpers.task_runs import (
+    QUICK,
+    SHAPE,
+    as_text,
+    build_model,
+    diverge_random_mnli,
+    diverge_runs,
+    evaluate,
+    prepare,
+)
 
 EVAL_ONCE = (*QUICK, "train.eval_every=0")  # evaluates after the last step only
 CONTROLS = ("init", "random")
@@ -261,3 +270,15 @@ def test_suite_task_with_another_encoder_trains_mnli(run: Path, inference: Path,
         result = store.read_json(out / "rte" / folder / "results.json")
         assert result["intermediate"] == store.fingerprint(mnli_run)
         assert load_recipe(str(mnli_run / "recipe.toml"), ()).model.overlap_heads == 1
+
+
+def test_suite_with_controls_reports_that_all_mnli_diverged(
+    run: Path, inference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverge_runs(monkeypatch, lambda job: job.prepared.task.name == "mnli")
+    data = copy_tasks(inference, tmp_path / "data", "MNLI", "RTE", "WNLI")
+    call = ("glue", str(run), str(data), tmp_path / "out", 1, EVAL_ONCE, "cpu")
+    for nproc in (1, 2):
+        with pytest.raises(DivergedError, match=r"^MNLI: its only seed diverged"):
+            evaluate(*call, controlled=["random"], nproc=nproc)
+    assert [path.parent.name for path in tmp_path.glob("out/*/results.json")] == ["wnli"]

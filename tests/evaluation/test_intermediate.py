@@ -144,6 +144,61 @@ def test_eval_intermediate_task_is_trained_once(
     assert "MNLI seed 0 step" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_eval_finished_runs_need_no_intermediate_run(nproc: int, suite: Suite, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    call = ("rte", str(suite.encoder), str(suite.data), out)
+    options: dict[str, Any] = {"nproc": nproc, "controlled": ["random"]}
+    first = evaluate(*call, 1, QUICK, "cpu", **options)
+    shutil.rmtree(out / "mnli")
+    assert evaluate(*call, 1, QUICK, "cpu", **options) == first
+    with pytest.raises(ConfigError, match=re.escape(f"{out}/mnli: the model of MNLI is missing, ")) as raised:
+        evaluate(*call, 2, QUICK, "cpu", nproc=nproc)
+    assert raised.value.hint == f"restore {out}/mnli, or delete {out}/run-0 to train MNLI again"
+    assert not (out / "mnli").exists()
+
+
+def test_finetune_and_search_reuse_runs_without_their_mnli(suite: Suite, tmp_path: Path) -> None:
+    options = ["--checkpoint", suite.encoder, "--data", suite.data, "--device", "cpu", "--json"]
+    options += [word for override in QUICK for word in ("-s", override)]
+    finetune = ["finetune", "rte", *options, "--out", tmp_path / "one"]
+    search = ["search", "rte", *options, "--runs", 1, "--out", tmp_path / "searched", "lr=1e-3,2e-3"]
+    first = [json.loads(albert(*call).out) for call in (finetune, search)]
+    for path in (tmp_path / "one-mnli", tmp_path / "searched" / "intermediate-mnli"):
+        shutil.rmtree(path)
+    assert [json.loads(albert(*call).out) for call in (finetune, search)] == first
+    # A new combination would start from another model than the other two.
+    assert "delete" in albert(*search[:-1], "lr=1e-3,2e-3,4e-3", expect=2).err
+    assert not list(tmp_path.glob("**/*mnli"))
+
+
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_eval_finished_mnli_run_needs_no_data(nproc: int, suite: Suite, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for task in ("MNLI", "RTE"):
+        shutil.copytree(suite.data / task, data / task)
+    out = tmp_path / "out"
+    call = ("rte", str(suite.encoder), str(data), out)
+    evaluate(*call, 1, QUICK, "cpu", nproc=nproc)
+    shutil.rmtree(data / "MNLI")
+    result = evaluate(*call, 2, QUICK, "cpu", nproc=nproc)
+    assert result["intermediate"] == store.fingerprint(out / "mnli" / "run-0") and len(result["seeds"]) == 2
+    # The MNLI run has other settings, so the runs start from the checkpoint, and their result is written.
+    for run in out.glob("run-*"):
+        shutil.rmtree(run)
+    result = evaluate(*call, 1, (*QUICK, "optimizer.lr=1e-3"), "cpu", nproc=nproc)
+    assert "intermediate" not in result and "MNLI/train.tsv" in result["protocol"]["intermediate_note"]
+
+
+def test_suite_and_search_reject_foreign_files_first(suite: Suite, tmp_path: Path) -> None:
+    for folder in ("suite/rte", "searched/lr=1e-3"):
+        write(tmp_path / folder, {"notes": "mine"})
+    call = ["--checkpoint", suite.encoder, "--data", suite.data, "--device", "cpu", "--out"]
+    assert "holds other files (notes.tsv" in albert("eval", "glue", *call, tmp_path / "suite", expect=6).err
+    assert "holds other files" in albert("search", "rte", "lr=1e-3", *call, tmp_path / "searched", expect=6).err
+    assert not list(tmp_path.glob("**/run-*"))
+
+
 def test_eval_mnli_model_needs_no_intermediate_run(suite: Suite, tmp_path: Path) -> None:
     mnli_run = suite.out / "mnli" / "run-1"
     result = evaluate("rte", str(mnli_run), str(suite.data), tmp_path / "out", 1, QUICK, "cpu")
@@ -255,7 +310,7 @@ def test_intermediate_recipe_is_from_the_same_folder(
     Path(standalone).write_text('task = "rte"\n')
     recipes = [("mini/rte", "mini"), ("rte", "finetune"), (copy, "mini"), (child, "mini"), (standalone, "finetune")]
     for name, folder in recipes:
-        add_intermediate(prepare_task(name, request), tmp_path)
+        add_intermediate(prepare_task(name, request), tmp_path, [])
         assert trained[-1].recipe.optimizer == load_recipe("mnli", (), folder).optimizer
 
 
@@ -299,7 +354,7 @@ def test_intermediate_task_has_all_examples_in_one_order(
     overrides: tuple[str, ...], suite: Suite, tmp_path: Path
 ) -> None:
     prepared = prepare("rte", str(suite.encoder), str(suite.data), (*QUICK, *overrides), "cpu")
-    add_intermediate(prepared, tmp_path)
+    add_intermediate(prepared, tmp_path, [])
     result = store.read_json(tmp_path / "run-0" / "results.json")
     assert result["examples"] == {"train": 24, "dev_matched": 9, "dev_mismatched": 15}
     assert not result["protocol"]["both_orders"]
@@ -311,7 +366,7 @@ def test_intermediate_task_has_the_recipes_encoder(suite: Suite, tmp_path: Path)
         'extends = "finetune/rte"\n[model]\nmax_position_embeddings = 64\nweights = "random"\noverlap_heads = 1\n'
     )
     prepared = prepare(str(recipe), str(suite.encoder), str(suite.data), QUICK, "cpu")
-    prepared = add_intermediate(prepared, tmp_path / "mnli")
+    prepared = add_intermediate(prepared, tmp_path / "mnli", [])
     assert prepared.intermediate is not None
     model = load_recipe(str(prepared.intermediate.directory / "recipe.toml"), ()).model
     assert (model.weights, model.overlap_heads) == ("random", 1)

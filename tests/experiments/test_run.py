@@ -114,6 +114,35 @@ def test_second_run_repeats_nothing(
     assert snapshot(out) == before
 
 
+def test_stage_without_its_directory_runs_again(
+    ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
+) -> None:
+    out = Path(shutil.copytree(ran[0], tmp_path / "out"))
+    deleted = [min(out.glob(f"stages/{kind}-*/")) for kind in ("pretrain", "task")]
+    for directory in deleted:
+        shutil.rmtree(directory)
+    min(out.glob("stages/probe-*.json")).unlink()
+    call = ["reproduce", sharing, "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1, "--json"]
+    ended = albert(*call, "--data", tiny_data, "--tasks", tiny_glue)
+    again = json.loads(ended.out)
+    assert again["stages_finished_now"] == 3
+    assert scores(again) == scores(ran[1]) and verdicts(again) == verdicts(ran[1])
+    assert all(directory.is_dir() and f"{directory}: was deleted" in ended.err for directory in deleted)
+
+
+def test_diverged_stage_and_probe_need_no_directory(tmp_path: Path, tiny_data: Path) -> None:
+    request = ExperimentRequest("smoke", tmp_path, data=tiny_data, seeds=1)
+    plan = make_plan(recipe.load_experiment("sharing"), request)
+    run = plan.runs[0]
+    for stage in run.stages:
+        finish_stage(plan, stage, {})
+        plan.directory(stage).rmdir()
+    assert plan.unfinished(run.stages) == [run.pretrain]
+    assert run.pretrain is not None
+    store.write_json(plan.result_path(run.pretrain), {"diverged": True})
+    assert plan.unfinished(run.stages) == []
+
+
 def test_second_experiment_reuses_finished_runs(
     ran: tuple[Path, dict[str, Any]], tiny_data: Path, tiny_glue: Path
 ) -> None:

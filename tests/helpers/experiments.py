@@ -9,9 +9,9 @@ from albert_cli.experiments.plan import ExperimentPlan, Stage
 
 
 def finish_stage(plan: ExperimentPlan, stage: Stage | None, result: Mapping[str, object], device: str = "cpu") -> None:
-    """Write the result file of a stage."""
+    """Write the result file of a stage, and an empty directory."""
     assert stage is not None
     record = {"stage": stage.id, "title": stage.title, "command": stage.command, "seconds": 1.0, "result": result}
     record["device"] = device
-    plan.request.stage_folder.mkdir(parents=True, exist_ok=True)
+    plan.directory(stage).mkdir(parents=True, exist_ok=True)
     store.write_json(plan.result_path(stage), record)

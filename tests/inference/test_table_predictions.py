@@ -112,3 +112,50 @@ def test_test_file_is_predicted_with_the_model_labels(encoder: Path, tmp_path: P
     expected = read_probabilities(tmp_path / "out" / "predictions.dev.jsonl")
     predicted = [flat_probabilities(row) for row in read_table(tmp_path / "out" / "predictions.test.csv")]
     assert predicted == expected and predicted[0].keys() == {"good", "bad"}
+
+
+def test_named_files_may_move_and_a_test_file_be_added(encoder: Path, tmp_path: Path) -> None:
+    write_table(tmp_path / "data")
+    run = ["finetune", "table", "--checkpoint", encoder, *QUICK, "--out", tmp_path / "run", "--json"]
+    score = [
+        "eval",
+        "table",
+        "--checkpoint",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "scored",
+        "--json",
+    ]
+    results = []
+    for folder in ("data", "moved"):
+        (tmp_path / "data").rename(tmp_path / folder)
+        files = [
+            word for split in ("train", "dev") for word in ("-s", f"table.{split}={tmp_path / folder / split}.tsv")
+        ]
+        results.append([albert(*call, *files).out for call in (run, score)])
+    assert results[0] == results[1]
+    (tmp_path / "new.csv").write_text("text\nbade fi\n")
+    albert(*run, *files, "-s", f"table.test={tmp_path / 'new.csv'}")
+    assert [row["text"] for row in read_table(tmp_path / "run" / "predictions.test.csv")] == ["bade fi"]
+    (tmp_path / "moved" / "train.tsv").write_text("text\tlabel\nbade\tgood\nluma\tbad\n")
+    assert "was started with other data" in albert(*run, *files, expect=2).err
+
+
+def test_predict_test_file_deletes_earlier_predictions(encoder: Path, tmp_path: Path) -> None:
+    data = write_table(tmp_path / "data")
+    (data / "test.csv").write_text("text\nbade fi\n")
+    scores = tmp_path / "scores"
+    both = tmp_path / "both"
+
+    def predict() -> list[list[str]]:
+        albert("eval", "table", "--checkpoint", encoder, "--runs", 2, *QUICK, "--data", data, "--out", scores)
+        albert("ensemble", "table", scores, "--device", "cpu", "--data", data, "--out", both)
+        return [sorted(path.name for path in out.glob("predictions.test*")) for out in (scores, both)]
+
+    assert predict() == [["predictions.test.csv"]] * 2
+    (data / "test.csv").rename(data / "test.tsv")
+    assert predict() == [["predictions.test.tsv"]] * 2
+    (data / "test.tsv").unlink()
+    assert predict() == [[], []]

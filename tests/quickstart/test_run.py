@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,13 +20,17 @@ from albert_cli.cli.app import invoke_json
 from albert_cli.data.records import read_data_facts
 from albert_cli.errors import AlbertError, BusyError, Interrupted
 from albert_cli.inspection import inspect_directory
+from albert_cli.quickstart import bundled
 from albert_cli.quickstart import plan as plans
+from albert_cli.quickstart.bundled import BundledDataSettings
 from albert_cli.quickstart.run import _mask_one_word, _require_same_plan, run_quickstart
 from albert_cli.text import build_vocabulary
 from albert_cli.text.clean import Cleaning
+from albert_cli.text.corpus import Document
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.work_status import read_status
 from tests.helpers.command import albert
+from tests.helpers.data_directories import unfinish
 
 TOPICS = {"boat": ("sail", "harbor", "wave", "deck"), "train": ("rail", "station", "signal", "track")}
 FILLERS = ("the", "a", "was", "near", "old", "and", "new", "came", "left", "under")
@@ -111,6 +117,44 @@ def test_own_data_runs_every_step_and_resumes(
     assert again.out == ended.out
     changed = albert(*command[:-1], "30", "--out", tmp_path / "out", expect=6)
     assert "a quickstart with other options" in changed.err
+
+
+@pytest.mark.parametrize("step", ["data", "pretrain"])
+def test_bundled_quickstart_resumes_in_a_moved_directory(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    documents = [
+        Document(". ".join(sentence(rng)[0].capitalize() for _ in range(20)) + ".", f"{package}.m{module}")
+        for package in TOPICS
+        for module in range(20)
+    ]
+    settings = BundledDataSettings("docs:stdlib", packages=2, heldout=0.5, train_sentences=40, test_sentences=40)
+    plan = replace(plans.SMOKE, max_time="1s", vocabulary_size=40, label_counts=(20,), runs=1, bundled=settings)
+    monkeypatch.setattr(bundled, "read_documents", lambda _: documents)
+    monkeypatch.setattr(plans, "SMOKE", plan)
+    monkeypatch.setattr("sys.argv", ["albert", "quickstart", "--smoke", "--device", "cpu"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Interrupted):
+        run_quickstart(Path("quickstart"), partial(invoke_unless_pretraining, Interrupted("SIGTERM")), plan, "cpu")
+    if step == "data":
+        unfinish(Path("quickstart/data"))
+    Path("quickstart").rename("moved")
+    (command,) = read_status(Path("moved")).commands
+    assert command == f"albert quickstart --out {tmp_path}/moved --smoke --device cpu"
+    ended = albert(*shlex.split(command)[1:])
+    fingerprint = store.fingerprint(Path("moved/data"))
+    shutil.rmtree("moved/task")
+    Path("moved").rename("again")
+    again = albert("quickstart", "--smoke", "--device", "cpu", "--out", "again")
+    assert again.out.replace("again", f"{tmp_path}/moved") == ended.out
+    assert store.fingerprint(Path("again/data")) == fingerprint
+    with Path("again/corpus.jsonl").open("a") as corpus:
+        corpus.write('{"text": "Another text."}\n')
+    assert (
+        "again/vocabulary: contains a vocabulary with other settings (sources)"
+        in albert("quickstart", "--smoke", "--out", "again", expect=6).err
+    )
 
 
 @pytest.mark.usefixtures("one_seed")
