@@ -54,6 +54,15 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def require_one_process(work: str, hint: str) -> None:
+    """Raise `ConfigError` if this process is one of several ranks, for work whose ranks would all do the same.
+
+    work: the beginning of the message, such as "fine-tuning".
+    """
+    if world_size() > 1:
+        raise ConfigError(f"{work} runs in one process, but WORLD_SIZE={world_size()} is set, as by torchrun", hint)
+
+
 @dataclass(frozen=True)
 class RankGroup:
     """The ranks of a run, and the collectives that training needs; they do nothing if there is one process."""
