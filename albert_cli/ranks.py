@@ -34,6 +34,7 @@ _TIMEOUT = timedelta(hours=1)
 # The environment variable with the number of seconds after which a rank exits if the next rank sends no heartbeat.
 PEER_TIMEOUT_VARIABLE = "ALBERT_PEER_TIMEOUT"
 _BEATS_PER_TIMEOUT = 12
+_LOSS_KEY = "albert/lost"  # in the store: the message of a rank whose next rank is silent
 # The environment variable with a folder that the ranks of a launch share: it has a folder for each printed error, and a
 # file with the exit code of each rank that has ended by itself.
 LAUNCH_FOLDER_VARIABLE = "ALBERT_LAUNCH_FOLDER"
@@ -52,6 +53,15 @@ def world_size() -> int:
 def is_main() -> bool:
     """Return True for rank 0, the only process that prints and writes."""
     return rank() == 0
+
+
+def require_one_process(work: str, hint: str) -> None:
+    """Raise `ConfigError` if this process is one of several ranks, for work whose ranks would all do the same.
+
+    work: the beginning of the message, such as "fine-tuning".
+    """
+    if world_size() > 1:
+        raise ConfigError(f"{work} runs in one process, but WORLD_SIZE={world_size()} is set, as by torchrun", hint)
 
 
 @dataclass(frozen=True)
@@ -210,11 +220,12 @@ def _read_peer_timeout() -> float:
 
 @contextmanager
 def _heartbeat(store: Any, timeout: float) -> Iterator[None]:
-    """Send heartbeats while the block runs, and exit this process if the heartbeats of the next rank stop.
+    """Send heartbeats while the block runs, and exit this process if the heartbeats of any rank stop.
 
-    Each rank writes a count to the store at regular intervals and reads the count of the next rank. It exits if the
-    next rank's count does not change, or the store does not answer, for `timeout` seconds. Without this,
-    the collectives would wait for `_TIMEOUT` if a machine loses power or its network, because it closes no connection.
+    Each rank writes a count to the store at regular intervals and reads the count of the next rank. If the next rank's
+    count does not change, or the store does not answer, for `timeout` seconds, the rank reports this to the others
+    through the store, and all exit. Without this, the collectives would wait for `_TIMEOUT` if a machine loses power or
+    its network, because it closes no connection.
     """
     interval = timeout / _BEATS_PER_TIMEOUT
     peer = (rank() + 1) % world_size()
@@ -234,6 +245,13 @@ def _heartbeat(store: Any, timeout: float) -> Iterator[None]:
                 if peer_count != last_peer_count:
                     last_peer_count = peer_count
                     silent_intervals = 0
+                if store.check([_LOSS_KEY]) and not is_done.is_set():
+                    _print_loss(f"stopped by {store.get(_LOSS_KEY).decode()}")
+                    os._exit(1)
+
+    def report_loss(text: str) -> None:
+        with suppress(RuntimeError):  # the store has ended with rank 0
+            store.set(_LOSS_KEY, f"rank {rank()}: {text}")
 
     # This is a separate thread, because a call of the store blocks `exchange_beats` if rank 0's machine is lost.
     def count_silence() -> None:
@@ -241,9 +259,14 @@ def _heartbeat(store: Any, timeout: float) -> Iterator[None]:
         while not is_done.wait(interval):
             silent_intervals += 1
             if silent_intervals > _BEATS_PER_TIMEOUT:
-                message = f"error: rank {rank()}: no sign of life from rank {peer} for {timeout:.0f} s"
-                hint = "hint: check its machine; the same command continues from the last checkpoint"
-                print(f"{message}\n{hint}", file=sys.stderr, flush=True)
+                text = f"no sign of life from rank {peer} for {timeout:.0f} s"
+                is_done.set()  # ends `exchange_beats`, which would read this rank's own report
+                _print_loss(text)
+                report = threading.Thread(target=report_loss, args=(text,), daemon=True)
+                report.start()
+                report.join(_SECONDS_FOR_FAILING_RANK)  # not longer, because the store may be lost
+                if rank() == 0:  # the store may end with this rank: let the others read the report first
+                    time.sleep(3 * interval)
                 os._exit(1)
 
     for target in (exchange_beats, count_silence):
@@ -252,6 +275,12 @@ def _heartbeat(store: Any, timeout: float) -> Iterator[None]:
         yield
     finally:
         is_done.set()
+
+
+def _print_loss(text: str) -> None:
+    """Print why this rank exits, in the form of an error of `albert`."""
+    hint = "check that rank's machine; the same command continues from the last checkpoint"
+    print(f"error: rank {rank()}: {text}\nhint: {hint}", file=sys.stderr, flush=True)
 
 
 def _find_missing_ranks() -> str:

@@ -22,7 +22,7 @@ from sentencepiece import SentencePieceProcessor
 from albert_cli import console
 from albert_cli.cli.app import command
 from albert_cli.cli.options import AsJson, Debug, Language, Quiet, Sources, TextField, VocabularyName, find_vocabulary
-from albert_cli.data.batches import sample_batch
+from albert_cli.data.batches import sample_batch, sample_lengths
 from albert_cli.data.build import plan_units
 from albert_cli.data.pairs import PairSettings
 from albert_cli.data.records import BuildSettings
@@ -42,6 +42,8 @@ Result = TypeVar("Result")
 _TOKENS: Final = 131_072  # per call of the sampler: a micro-batch of 256 sequences of 512 tokens
 _SENTENCES: Final = 8192  # per call of SentencePiece; `albert data` encodes about as many at a time
 _LENGTHS: Final = (128, 512)
+_EXAMPLES: Final = 4096  # in a step of the paper's recipes
+_SHARDS: Final = (20, 2000)
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
@@ -70,6 +72,7 @@ class DataSpeed:
     mb_per_cpu_second: dict[str, float]
     fraction_of_sentencepiece: float
     sampling: dict[int, SamplingSpeed]
+    length_milliseconds: dict[int, float]  # of a core, to sample the lengths of a step's examples, by number of shards
 
 
 def measure_data(
@@ -115,7 +118,7 @@ def measure_data(
     ids = tokenized.ids.astype(id_type(vocabulary.size))
     sentence_offsets = np.append(0, np.cumsum(tokenized.sentence_lengths)).astype(np.uint32)
     document_offsets = np.append(0, np.cumsum(tokenized.document_sizes)).astype(np.uint32)
-    corpus = TokenCorpus([Shard(ids, sentence_offsets, document_offsets)])
+    shard = Shard(ids, sentence_offsets, document_offsets)
     return DataSpeed(
         bytes=text_bytes,
         documents=len(documents),
@@ -124,7 +127,8 @@ def measure_data(
             stage: round(text_bytes / 1e6 / max(spent, 1e-9), 2) for stage, spent in seconds_by_stage.items()
         },
         fraction_of_sentencepiece=round(stages["sentencepiece alone"] / total_seconds, 3),
-        sampling=measure_sampling(corpus, vocabulary, seconds=seconds),
+        sampling=measure_sampling(TokenCorpus([shard]), vocabulary, seconds=seconds),
+        length_milliseconds=measure_lengths(shard),
     )
 
 
@@ -204,6 +208,28 @@ def _measure_sampling_at(corpus: TokenCorpus, vocabulary: Vocabulary, length: in
     )
 
 
+def measure_lengths(shard: Shard, counts: Sequence[int] = _SHARDS) -> dict[int, float]:
+    """Return the milliseconds in which a core samples the lengths of a step's examples, by the number of shards.
+
+    The documents of `shard` are divided into these numbers of shards, or into fewer if there are not enough documents.
+    """
+    milliseconds: dict[int, float] = {}
+    for count in counts:
+        bounds = np.linspace(0, shard.n_documents, min(count, shard.n_documents) + 1).astype(np.int64).tolist()
+        corpus = TokenCorpus([_slice_documents(shard, first, end) for first, end in itertools.pairwise(bounds)])
+        steps = [np.arange(step * _EXAMPLES, (step + 1) * _EXAMPLES) for step in range(5)]
+        times = [_timed(partial(sample_lengths, corpus, PairSettings(), 0, index))[1] for index in steps]
+        milliseconds[len(corpus.shards)] = round(1000 * min(times), 1)
+    return milliseconds
+
+
+def _slice_documents(shard: Shard, first: int, end: int) -> Shard:
+    """Return a shard of the documents [first, end)."""
+    documents = shard.document_offsets[first : end + 1]
+    sentences = shard.sentence_offsets[documents[0] : documents[-1] + 1]
+    return Shard(shard.ids[sentences[0] : sentences[-1]], sentences - sentences[0], documents - documents[0])
+
+
 def format_result(result: DataSpeed) -> str:
     """Return the result as tables."""
     rates = [(stage, f"{rate:,.1f}") for stage, rate in result.mb_per_cpu_second.items()]
@@ -221,7 +247,9 @@ def format_result(result: DataSpeed) -> str:
         for length, speed in result.sampling.items()
     ]
     stages = console.format_table(("stage", "MB/s per core"), rates)
-    return "\n".join([stages, "", f"{corpus}; {ratio}", "", console.format_table(headers, rows)])
+    times = [f"{spent:,.1f} ms with {count:,} shards" for count, spent in result.length_milliseconds.items()]
+    step = f"lengths of {_EXAMPLES:,} examples, on a core: {', '.join(times)}"
+    return "\n".join([stages, "", f"{corpus}; {ratio}", "", console.format_table(headers, rows), "", step])
 
 
 @command(app)

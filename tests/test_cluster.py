@@ -191,6 +191,31 @@ def test_slurm_saves_before_the_time_limit_and_requeues(stopped: Path, tiny_data
     assert (stopped / "calls").read_text() == "requeue 7\n"
 
 
+ARRAY_ENDS = [(75, True, True), (143, True, True), (1, True, False), (75, False, False)]
+
+
+@pytest.mark.parametrize("script", ["reproduce", "evaluate"])
+@pytest.mark.parametrize(("code", "is_signalled", "is_requeued"), ARRAY_ENDS)
+def test_slurm_array_saves_before_the_time_limit(
+    script: str, code: int, is_signalled: bool, is_requeued: bool, tmp_path: Path
+) -> None:
+    text = (CLUSTER / f"{script}.slurm").read_text()
+    assert re.search(r"^#SBATCH --signal=B:USR1@\d+$", text, re.MULTILINE) and "\n#SBATCH --requeue\n" in text
+    env = make_environment(tmp_path, SLURM_JOB_ID="7", CALLS=str(tmp_path / "calls"))
+    install(tmp_path, "scontrol", SCONTROL)
+    has_begun = tmp_path / "begun"
+    wait = "while true; do sleep 0.1; done" if is_signalled else ""
+    install(tmp_path, "albert", f"trap 'exit {code}' TERM\ntouch {shlex.quote(str(has_begun))}\n{wait}\nexit {code}")
+    with subprocess.Popen(["bash", str(CLUSTER / f"{script}.slurm"), "name"], env=env) as job:
+        while is_signalled and not has_begun.exists() and job.poll() is None:
+            time.sleep(0.01)
+        if is_signalled:
+            job.send_signal(signal.SIGUSR1)
+    assert job.returncode == code
+    requeued = (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
+    assert requeued == ("requeue 7\n" if is_requeued else "")
+
+
 def test_slurm_tells_srun_the_cores_of_a_task(tmp_path: Path) -> None:
     install(tmp_path, "srun", 'echo "cores: ${SRUN_CPUS_PER_TASK-all}"')
     install(tmp_path, "scontrol", SCONTROL)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from albert_cli import ranks
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup, process_group
-from tests.helpers.processes import Run, end, free_port, start, start_ranks
+from tests.helpers.processes import PATIENCE, Run, end, free_port, start, start_ranks
 
 
 def test_one_process_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +97,26 @@ def test_rank_exits_if_its_peer_is_silent(tmp_path: Path) -> None:
     assert waiting.wait() == 1
     assert "no sign of life from rank 1 for 6 s" in waiting.printed_text()
     silent.kill()
+
+
+def suspend_one_of_three(silent: int) -> None:
+    os.environ[ranks.PEER_TIMEOUT_VARIABLE] = "12"
+    with process_group("cpu") as group:
+        group.barrier()
+        if group.rank == silent:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(PATIENCE)  # without a collective, which would report the lost connection
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_all_ranks_exit_if_one_is_silent(tmp_path: Path, silent: int) -> None:
+    """A rank watches only the next one, so it must report the loss to the others."""
+    runs = start_ranks(tmp_path / "log", 3, before=partial(suspend_one_of_three, silent))
+    waiting = [run for rank, run in enumerate(runs) if rank != silent]
+    assert end(waiting) == [1, 1]
+    for run in waiting:
+        assert f"no sign of life from rank {silent} for 12 s" in run.printed_text()
+    runs[silent].kill()
 
 
 def work_longer_than_the_timeout() -> None:

@@ -26,6 +26,7 @@ Intended differences from the released data generator (`create_pretraining_data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from typing import Annotated, Final, Literal, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from albert_cli.config import NonNegativeInt, PositiveFraction, PositiveInt
 from albert_cli.data.arrays import Flags, Ids, offsets_from_lengths, truncated_lengths
-from albert_cli.data.shards import Shard, TokenCorpus, locate
+from albert_cli.data.shards import OffsetsOfShards, TokenCorpus
 from albert_cli.randomness import HashKeys, Integers, Stream, bounded_ints, hash_keys, permute, uniform
 from albert_cli.text.words import WordRule
 
@@ -48,6 +49,9 @@ SWAPPED: Final = 1
 OTHER_DOCUMENT: Final = 2
 # The order label of an example whose relation the model does not predict.
 NO_LABEL: Final = -1
+
+# A batch keeps these many shards open in addition to those of `MappedShards`, so a higher number needs more open files.
+_SHARDS_AT_A_TIME: Final = 32
 
 
 @dataclass(frozen=True)
@@ -192,9 +196,18 @@ def choose_chunks(
     boundary = np.empty_like(anchor)
     stop = np.empty_like(anchor)
     document = np.empty_like(anchor)
-    for rows, shard, first_token, first_document in corpus.group_by_shard(anchor, corpus.token_starts):
+    groups = corpus.group_by_shard(anchor, corpus.token_starts)
+    while several := list(islice(groups, _SHARDS_AT_A_TIME)):
+        rows = np.concatenate([group[0] for group in several])
+        counts = [len(group[0]) for group in several]
+        shards = [group[1] for group in several]
+        first_token = np.repeat([group[2] for group in several], counts)
+        first_document = np.repeat([group[3] for group in several], counts)
+        ends = list(accumulate(counts))
+        sentences = OffsetsOfShards([shard.sentence_offsets for shard in shards], ends)
+        documents = OffsetsOfShards([shard.document_offsets for shard in shards], ends)
         local_anchor = anchor[rows] - first_token
-        chunks = _choose_local_chunks(shard, local_anchor, target[rows], bits[rows], least_sentences)
+        chunks = _choose_local_chunks(sentences, documents, local_anchor, target[rows], bits[rows], least_sentences)
         start[rows] = chunks.start + first_token
         boundary[rows] = chunks.boundary + first_token
         stop[rows] = chunks.stop + first_token
@@ -203,9 +216,16 @@ def choose_chunks(
 
 
 def _choose_local_chunks(
-    shard: Shard, anchor: Integers, target: Integers, bits: HashKeys, least_sentences: int
+    offsets: OffsetsOfShards,
+    document_offsets: OffsetsOfShards,
+    anchor: Integers,
+    target: Integers,
+    bits: HashKeys,
+    least_sentences: int,
 ) -> Chunks:
-    """Choose the chunks within one shard, like `choose_chunks`; positions and documents count from the shard's start.
+    """Choose the chunks like `choose_chunks`; positions and documents count from the start of the anchor's shard.
+
+    offsets, document_offsets: the sentence offsets and the document offsets of the anchors' shards.
 
     Half of the chunks add sentences forwards from the anchor's sentence, and backwards if the document ends too early;
     the other half add them backwards, and forwards if the document begins too late. If all grew forwards, hardly any
@@ -215,21 +235,20 @@ def _choose_local_chunks(
     Forwards, there are only 4 + 6 = 10 tokens, so the chunk begins with the second sentence and has 17. Backwards, the
     chunk is the second and the third sentence, and has 11 tokens: it grows to the first one, and has 16.
     """
-    offsets = shard.sentence_offsets
-    anchor_sentence = locate(offsets, anchor, "right") - 1
-    document = locate(shard.document_offsets, anchor_sentence, "right") - 1
+    anchor_sentence = offsets.locate(anchor, "right") - 1
+    document = document_offsets.locate(anchor_sentence, "right") - 1
     # The document's sentences are [document_first, document_end).
-    document_first = shard.document_offsets[document].astype(np.int64)
-    document_end = shard.document_offsets[document + 1].astype(np.int64)
+    document_first = document_offsets[document]
+    document_end = document_offsets[document + 1]
 
     def grow_forwards(first: Integers, end: Integers) -> Integers:
         """Add sentences after [first, end) until there are enough tokens and sentences; return the new end."""
-        enough_tokens = locate(offsets, offsets[first].astype(np.int64) + target, "left")
+        enough_tokens = offsets.locate(offsets[first] + target, "left")
         return np.minimum(np.maximum.reduce([end, enough_tokens, first + least_sentences]), document_end)
 
     def grow_backwards(first: Integers, end: Integers) -> Integers:
         """Add sentences before [first, end) under the same conditions; return the new first sentence."""
-        enough_tokens = locate(offsets, offsets[end].astype(np.int64) - target, "right") - 1
+        enough_tokens = offsets.locate(offsets[end] - target, "right") - 1
         return np.maximum(np.minimum.reduce([first, enough_tokens, end - least_sentences]), document_first)
 
     # One random number decides the direction (by its highest bit) and, below, the boundary (by its remainder), because
@@ -242,8 +261,7 @@ def _choose_local_chunks(
     n_inner_boundaries = end_sentence - first_sentence - 1
     boundary_sentence = first_sentence + 1 + bounded_ints(bits, np.maximum(n_inner_boundaries, 1))
     boundary_sentence = np.minimum(boundary_sentence, end_sentence)  # a single sentence has no inner boundary
-    start, boundary, stop = offsets[np.stack([first_sentence, boundary_sentence, end_sentence])].astype(np.int64)
-    return Chunks(start, boundary, stop, document)
+    return Chunks(offsets[first_sentence], offsets[boundary_sentence], offsets[end_sentence], document)
 
 
 def choose_relation(

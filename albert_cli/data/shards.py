@@ -55,14 +55,6 @@ def _map_array(path: Path, dtype: str) -> NDArray[Any]:
         raise CheckpointError(f"{path}: cannot be mapped ({error})", _REBUILD) from None
 
 
-def locate(offsets: Offsets, values: Integers, side: Literal["left", "right"]) -> Integers:
-    """Search `offsets` like `np.searchsorted`, without reading all of the mapped array; negative values count as 0."""
-    # If the dtypes differed, NumPy would cast all of `offsets`, so the values are cast instead. Without `maximum`, the
-    # cast to an unsigned type would wrap negative values.
-    unsigned_values = np.maximum(values, 0).astype(offsets.dtype)
-    return np.searchsorted(offsets, unsigned_values, side)
-
-
 @dataclass(frozen=True)
 class Shard:
     """The mapped arrays of one shard.
@@ -100,6 +92,40 @@ class Shard:
     def n_documents(self) -> int:
         """Number of documents."""
         return int(self.document_offsets.size) - 1
+
+
+class OffsetsOfShards:
+    """The sentence or document offsets of several shards, read for values that are sorted by shard.
+
+    NumPy takes most of the time of a small array for the call, so this class calls it once for each shard, and its
+    callers compute everything else for all shards at once.
+    """
+
+    def __init__(self, arrays: Sequence[Offsets], ends: Sequence[int]) -> None:
+        """arrays: uint32, one per shard; ends: for each shard, the end of its values in the methods' arguments."""
+        self._parts = [
+            (array, slice(start, end)) for array, start, end in zip(arrays, [0, *ends][:-1], ends, strict=True)
+        ]
+
+    def __getitem__(self, index: Integers) -> Integers:
+        """Return the offsets at positions of their shards' arrays: int64 [N]."""
+        offsets = np.empty_like(index)
+        for array, part in self._parts:
+            offsets[part] = array[index[part]]
+        return offsets
+
+    def locate(self, values: Integers, side: Literal["left", "right"]) -> Integers:
+        """Search the arrays like `np.searchsorted`, without reading all of a mapped array; return int64 [N].
+
+        Negative values count as 0.
+        """
+        # If the dtypes differed, NumPy would cast a whole array, so the values are cast instead. Without `maximum`, the
+        # cast to an unsigned type would wrap negative values.
+        unsigned_values = np.maximum(values, 0).astype(np.uint32)
+        index = np.empty_like(values)
+        for array, part in self._parts:
+            index[part] = array.searchsorted(unsigned_values[part], side)
+        return index
 
 
 class MappedShards(Sequence[Shard]):
@@ -251,6 +277,9 @@ class TokenCorpus:
         of its first token; and the global number of its first document.
         """
         shard_of_value = np.searchsorted(starts, values, "right") - 1
-        for number in np.unique(shard_of_value).tolist():
-            rows = np.flatnonzero(shard_of_value == number)
+        order = np.argsort(shard_of_value, kind="stable")
+        numbers, first = np.unique(shard_of_value[order], return_index=True)
+        ends = [*first.tolist(), len(order)][1:]
+        for number, start, end in zip(numbers.tolist(), first.tolist(), ends, strict=True):
+            rows = order[start:end]
             yield rows, self.shards[number], int(self.token_starts[number]), int(self.document_starts[number])

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from albert_cli import console, ranks
 from albert_cli.errors import AlbertError, ConfigError, LockedError
+from albert_cli.executor.local import ProcessWatch
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
@@ -209,7 +210,8 @@ def make_stop_event() -> Any:
 def run_in_child(event_name: str, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     """Call a function on a worker in a child process, which receives SIGTERM when the event of this name is set.
 
-    Training saves at SIGTERM. Dask calls functions in threads, and only a process can handle a signal.
+    Training saves at SIGTERM. Dask calls functions in threads, and only a process can handle a signal. Raises
+    `BrokenExecutor` if the child is lost; its text has the host and the cause.
     """
     from distributed import Event
 
@@ -219,9 +221,11 @@ def run_in_child(event_name: str, call: Callable[..., T], arguments: tuple[Any, 
         message = f"the Dask worker on {socket.gethostname()} may not start processes, which training needs"
         raise ConfigError(message, f"start the workers with {_WORKERS_MAY_START_PROCESSES}")
     stop_event = Event(event_name)
+    watch = ProcessWatch()
     # If this worker is lost, its child must end too: it holds the locks that another worker needs to repeat the work.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), ranks.exit_with_parent) as pool:
         future = pool.submit(call_interruptibly, partial(_call_when_unlocked, call), arguments)
+        watch.record_children()
         is_terminated = False
         while not future.done():
             if not is_terminated and stop_event.wait(timeout=_SECONDS_BETWEEN_POLLS):
@@ -229,7 +233,9 @@ def run_in_child(event_name: str, call: Callable[..., T], arguments: tuple[Any, 
                 # A pool has no public attribute for its processes.
                 for process in list((pool._processes or {}).values()):
                     process.terminate()
-        return future.result()
+    if isinstance(future.exception(), BrokenExecutor):
+        raise BrokenExecutor(f"on {socket.gethostname()} {watch.describe_death()}")
+    return future.result()
 
 
 def _call_when_unlocked(call: Callable[..., T], *arguments: object) -> T:

@@ -22,6 +22,7 @@ from albert_cli.executor.local import ProcessWatch, process_context
 from albert_cli.executor.stopping import is_stop_requested, request_stop, stopping_on_signals
 
 T = TypeVar("T")
+_LOSS_HINT = "the same command continues; if memory ran out, run fewer items at a time, or give their jobs more memory"
 # A function that receives each item that has ended, and the item's result or error.
 RecordResult = Callable[["WorkItem[T]", T | BaseException], None]
 
@@ -58,7 +59,7 @@ class _Workers(Protocol[T]):
         """Start an item, or return None if no worker is free."""
 
     def finish(self, future: Future[T]) -> str | None:
-        """Release the worker of an item that ended; return the cause if the worker was lost, else None."""
+        """Release the worker of an item that ended; return the cause if the item's process was lost, else None."""
 
     def stop(self) -> None:
         """Request that all running items stop."""
@@ -73,7 +74,7 @@ def run_items(
     """Run every item after the items that it needs, and pass its result, or its error, to `record`.
 
     items: sorted, so that each item comes after the items that it needs. An exception of `record` stops all items and
-    is raised here. An item whose worker is lost is repeated once. Raises `Interrupted` if a signal or the end of
+    is raised here. An item whose process is lost is repeated once. Raises `Interrupted` if a signal or the end of
     `max_seconds` stopped the work.
 
     If the items run in this process (`limits.in_process`), their errors are not recorded but raised here. This includes
@@ -117,7 +118,7 @@ def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: RecordRe
                     continue
                 error = future.exception()
                 if cause_of_loss is not None:
-                    error = AlbertError(f"{item.name}: its process {cause_of_loss}", "the same command continues")
+                    error = AlbertError(f"{item.name}: its process {cause_of_loss}", _LOSS_HINT)
                 if error is None:
                     record(item, future.result())
                 elif not is_stop_requested():
@@ -197,7 +198,10 @@ class _LocalWorkers(Generic[T]):
 
 
 class _ClusterWorkers(Generic[T]):
-    """The workers of a Dask cluster; Dask itself repeats the work of a lost worker once."""
+    """The workers of a Dask cluster, each of which runs an item in a child process.
+
+    If a worker is lost with its child, Dask itself repeats the work once.
+    """
 
     def __init__(self) -> None:
         self._executor: Executor = cluster.make_executor()
@@ -212,8 +216,8 @@ class _ClusterWorkers(Generic[T]):
     def finish(self, future: Future[T]) -> str | None:
         error = future.exception()
         if isinstance(error, cluster.lost_worker_errors()):
-            raise AlbertError(f"a worker of the cluster was lost twice ({error})", "the same command continues")
-        return None
+            raise AlbertError(f"a worker of the cluster was lost twice ({error})", _LOSS_HINT)
+        return str(error) if isinstance(error, BrokenExecutor) else None
 
     def stop(self) -> None:
         self._stop_event.set()

@@ -31,6 +31,7 @@ from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, Stage
 from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.experiments.stages import make_plan
 from albert_cli.formatting import count_of, hide_secrets
+from albert_cli.ranks import require_one_process
 from albert_cli.text.corpus import check_readable
 from albert_cli.training.device import choose_device
 from albert_cli.training.settings import parse_duration
@@ -74,10 +75,11 @@ def reproduce_experiment(
 
     jobs: the number of stages to run at a time; by default one for each `--nproc` GPUs, and at least one. max_time: a
     duration such as "9m". Raises `Interrupted` after a stop request or after `max_time`, and `InputError` for a text
-    on the Hub, or in `--text`, that cannot be read.
+    on the Hub, or in `--text`, that cannot be read, and `ConfigError` in a process that is one of several ranks.
     """
     import torch
 
+    require_one_process("an experiment", "start the command alone; --nproc sets the processes of each pretraining run")
     started = time.monotonic()
     deadline = None
     if max_time:

@@ -28,6 +28,7 @@ from albert_cli.quickstart.bundled import load_or_write_bundled
 from albert_cli.quickstart.plan import FINETUNE_RECIPE, QuickstartPlan, open_task
 from albert_cli.quickstart.summary import summarize
 from albert_cli.randomness import hash_to_unit_interval
+from albert_cli.ranks import require_one_process
 from albert_cli.results import CONTROLS
 from albert_cli.store import JsonObject
 from albert_cli.tasks.classification import TextExample
@@ -50,8 +51,9 @@ def run_quickstart(out: Path, invoke: InvokeJson, plan: QuickstartPlan, device: 
     """Run the unfinished steps of a quickstart in `out`; return the output of `--json`.
 
     invoke: runs a command and raises an error if it fails. Raises `BusyError` if `out` contains anything but a
-    quickstart with the same plan.
+    quickstart with the same plan, and `ConfigError` in a process that is one of several ranks.
     """
+    require_one_process("the quickstart", "start the command alone; `albert pretrain` trains with several processes")
 
     def run(*arguments: object) -> JsonObject:
         """Print and run a command; return the output of its `--json`."""

@@ -21,7 +21,7 @@ from albert_cli.counting import costs
 from albert_cli.data.batches import PackedBatch
 from albert_cli.errors import CheckpointError, DiskError, DivergedError
 from albert_cli.model import card, hub, weight_files
-from albert_cli.ranks import RankGroup
+from albert_cli.ranks import RankGroup, require_one_process
 from albert_cli.results import RESULTS, RunResult, read_result
 from albert_cli.tasks.base import AnyTask, Array
 from albert_cli.tasks.classification import Classification
@@ -139,8 +139,10 @@ def finetune(
     """Train one seed (default: the recipe's) and publish the model that is best on dev as the task checkpoint `out`.
 
     An unfinished run in `out` resumes. A finished run with the same recipe is verified and not repeated. A diverged run
-    continues from its last checkpoint or, without `retry_diverged`, raises its `DivergedError` again.
+    continues from its last checkpoint or, without `retry_diverged`, raises its `DivergedError` again. Raises
+    `ConfigError` in a process that is one of several ranks.
     """
+    require_one_process("fine-tuning", "start the command alone; `albert eval --nproc` trains several seeds at a time")
     prepared = replace(prepared, recipe=prepared.recipe.with_auto_values(inputs.num_training_examples))
     schedule = task_model.resolve_schedule(prepared, inputs)
     parents = parent_fingerprints(prepared, inputs)

@@ -141,7 +141,8 @@ class PretrainingJob(TrainingJob[SampledBatch]):
         index = settings.batch_index(step)
         local_index: dict[int, Integers] = {}  # of this rank's examples, by the number of their micro-batch
         if settings.batch.max_micro_tokens:
-            # Every rank samples the lengths of all examples and splits them alike, which takes little of a step's time.
+            # Every rank samples the lengths of all examples and splits them alike. For 4,096 examples this takes a core
+            # 8 ms with 20 shards and 50 ms with 2,000 (`python -m benchmarks.data`), while the GPU computes.
             lengths = sample_lengths(corpus, settings.data, seed, index)
             for number, rows in enumerate(group_by_tokens(lengths, settings.batch.max_micro_tokens)):
                 if number % group.world_size == group.rank:

@@ -10,9 +10,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -98,7 +102,11 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow; `MLFLOW_TRACKING_URI` names the server, the folder or the database."""
+    """A run of MLflow; `MLFLOW_TRACKING_URI` names the server, the folder or the database.
+
+    A thread sends the points, one request per record, because MLflow repeats a failed request for minutes. MLflow's own
+    asynchronous requests (of version 3.17) change the order of the points, and continue after a failure.
+    """
 
     name = "mlflow"
 
@@ -117,15 +125,34 @@ class MLflow:
         else:
             self._client.update_run(run_id, status="RUNNING")
         self.run_id = run_id
+        self._thread = ThreadPoolExecutor(1)
+        self._requests = deque[Future[object]]()
 
     def write(self, values: Mapping[str, float], step: int) -> None:
-        """Add a point to each curve."""
-        for name, value in values.items():
-            self._client.log_metric(self.run_id, name, value, step=step)
+        """Add a point to each curve later; raise the error of an earlier request if it has failed by now."""
+        from mlflow.entities import Metric
+
+        while self._requests and self._requests[0].done():
+            self._raise_error(self._requests.popleft())
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for name, value in values.items()]
+        send = partial(self._client.log_batch, self.run_id, metrics=metrics, synchronous=True)
+        self._requests.append(self._thread.submit(send))
 
     def close(self) -> None:
-        """Mark the run as ended."""
+        """Wait until all points are sent, and mark the run as ended."""
+        for request in self._requests:
+            self._raise_error(request)
+        self._thread.shutdown()
         self._client.set_terminated(self.run_id)
+
+    def _raise_error(self, request: Future[object]) -> None:
+        """Wait for a request; if it fails, drop all requests that have not begun, and raise its error."""
+        try:
+            request.result()
+        except Exception:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 class Trackio:
@@ -184,7 +211,8 @@ class Trackers:
                 raise
             except Exception as error:  # any error of a server or a library
                 self._trackers.remove(tracker)
-                console.warn(f"{tracker.name}: {first_line(error)}; its curves end at step {step}, training continues")
+                end = f"its curves end before step {step}, training continues"
+                console.warn(f"{tracker.name}: {first_line(error)}; {end}")
 
     def close(self) -> None:
         """Write what the trackers have buffered, and close them."""

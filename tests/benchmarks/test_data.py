@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from albert_cli.data.records import BuildSettings
-from benchmarks.data import app, format_result, measure_data, measure_sampling
+from benchmarks.data import app, format_result, measure_data, measure_lengths, measure_sampling
 from tests.helpers.benchmarks import run_benchmark
 from tests.helpers.corpora import FakeVocabulary, text_like_corpus
 
@@ -31,6 +31,13 @@ def test_measure_sampling_covers_every_length() -> None:
         assert speed.sequences * length == 131_072
         assert speed.tokens_per_cpu_second > 0 and speed.prefetched_tokens_per_second > 0
         assert 12 < speed.bytes_per_token < 15  # three int32 a position, two for each of 15 % of them
+
+
+def test_measure_lengths_divides_the_documents() -> None:
+    (shard,) = text_like_corpus(400).shards
+    milliseconds = measure_lengths(shard, (1, 7, 100_000))
+    assert list(milliseconds) == [1, 7, shard.n_documents]
+    assert all(spent > 0 for spent in milliseconds.values())
 
 
 def test_command_without_text_is_rejected(tiny_vocabulary: Path, tmp_path: Path) -> None:

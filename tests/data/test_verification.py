@@ -3,14 +3,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
+from albert_cli import console
+from albert_cli.data import verification
+from albert_cli.data.records import read_data_facts
 from albert_cli.data.verification import verify_data
 from albert_cli.errors import CheckpointError
 from albert_cli.store import files, manifests
 from tests.helpers.data_directories import TENTH_HELD_OUT, WriteFiles, build
+from tests.helpers.processes import PATIENCE
 
 
 @pytest.fixture
@@ -92,3 +97,36 @@ def test_verify_data_hashes_again_only_after_a_change(
         hashed.clear()
         verify_data(out)
         assert not hashed, "and hashed once per process"
+
+
+def test_verify_data_hashes_in_parallel_and_names_the_first(
+    small_vocabulary: Path,
+    write_files: WriteFiles,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    build(write_files(2), small_vocabulary, out, TENTH_HELD_OUT, workers=1)
+    shards = [out / "shards" / name for name in read_data_facts(out).fingerprints]
+    contents = {path: path.read_bytes() for shard in shards for path in shard.glob("*.ids")}
+    for path, content in contents.items():
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    has_begun_last = threading.Event()
+    sha256_file = manifests.sha256_file
+
+    def hash_last_shard_first(path: Path) -> str:
+        if path.parent == shards[-1]:
+            has_begun_last.set()
+        elif path.parent == shards[0]:
+            assert has_begun_last.wait(PATIENCE)
+        return sha256_file(path)
+
+    monkeypatch.setattr(manifests, "sha256_file", hash_last_shard_first)
+    monkeypatch.setattr(verification, "available_cores", lambda: len(shards))
+    with pytest.raises(CheckpointError, match=rf"{re.escape(str(shards[0]))}/\S+\.ids: damaged"):
+        verify_data(out)
+    for path, content in contents.items():
+        path.write_bytes(content)
+    monkeypatch.setattr(console, "_SECONDS_BETWEEN_LINES", -1.0)
+    verify_data(out)
+    assert "verifying data 100 %" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -127,6 +128,20 @@ def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> Non
     with use_cluster(cluster.scheduler_address), pytest.raises(Interrupted):
         run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(item.name))
     assert (tmp_path / "saved").exists() and recorded == []
+
+
+def test_items_on_a_cluster_repeat_a_killed_process_once(
+    cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes: dict[str, object] = {}
+    with use_cluster(cluster.scheduler_address):
+        items = [WorkItem("once", kill_self_once, (tmp_path, 3)), WorkItem("always", kill_self, ())]
+        run_items(items, WorkerLimits(), lambda item, outcome: outcomes.update({item.name: outcome}))
+    assert outcomes["once"] == 3
+    error = outcomes["always"]
+    assert isinstance(error, AlbertError) and "was killed" in error.message and "memory" in str(error.hint)
+    assert socket.gethostname() in error.message
+    assert "once: its process" in capsys.readouterr().err
 
 
 def test_items_of_a_lost_worker_release_their_locks(cluster: Any, tmp_path: Path) -> None:

@@ -254,6 +254,12 @@ def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path)
     assert list(tmp_path.glob("out/stages/pairs-*/pairs.jsonl"))
 
 
+def test_reproduce_as_a_rank_is_rejected(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "one process" in reproduce("sharing", tmp_path / "out", "--data", tiny_data, expect=2)["err"]
+    assert not (tmp_path / "out").exists()
+
+
 def test_killed_run_resumes_to_the_same_report(
     ran: tuple[Path, dict[str, Any]], sharing: str, tmp_path: Path, tiny_data: Path, tiny_glue: Path
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 from albert_cli import store
 from albert_cli.cli.app import invoke_json
 from albert_cli.data.records import read_data_facts
-from albert_cli.errors import AlbertError, BusyError, Interrupted
+from albert_cli.errors import AlbertError, BusyError, ConfigError, Interrupted
 from albert_cli.inspection import inspect_directory
 from albert_cli.quickstart import bundled
 from albert_cli.quickstart import plan as plans
@@ -255,6 +255,17 @@ def test_language_options_reach_vocab_and_data(
     assert read_data_facts(tmp_path / "out" / "data").settings.language == "hu"
     with pytest.raises(BusyError, match="other options"):
         run_quickstart(tmp_path / "out", invoke_until_pretraining, replace(plan, text_options=plans.TextOptions()))
+
+
+def test_quickstart_as_a_rank_is_rejected(
+    own_data: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, table = own_data
+    plan = plans.plan_own_data([str(text)], str(table), "1s", "20", 40, ["table.text=review"])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="one process"):
+        run_quickstart(tmp_path / "out", invoke_json, plan, "cpu")
+    assert not (tmp_path / "out").exists()
 
 
 def test_directory_of_another_plan_is_rejected(tmp_path: Path) -> None:

@@ -103,6 +103,17 @@ def test_finetune_learns_which_word_decides(table: Path, tiny_vocabulary: Path, 
     assert result["score"] > 0.9 > result["majority"]
 
 
+def test_finetune_as_a_rank_is_rejected(
+    prepared: PreparedTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(ConfigError, match="fine-tuning runs in one process") as caught:
+        finetune(prepared, tmp_path / "out", 1)
+    assert "albert eval --nproc" in str(caught.value.hint)
+    assert not list(tmp_path.iterdir())
+
+
 def test_finetune_records_its_settings(tuned: Path, prepared: PreparedTask) -> None:
     result = store.read_json(tuned / "results.json")
     assert result["score"] == result["scores"]["accuracy"] >= result["majority"] == 0.5

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from albert_cli import config
 from albert_cli.errors import ConfigError
+from albert_cli.training.pretrain_recipe import PretrainRecipe
 from albert_cli.training.settings import ScheduleSettings, TrainSettings, parse_duration
+from tests.helpers.programs import ROOT
 
 
 def test_rate_equals_paper_schedule() -> None:
@@ -54,6 +59,13 @@ def test_parse_duration_returns_seconds(text: str, seconds: float) -> None:
 def test_parse_duration_invalid_text_raises(text: str) -> None:
     with pytest.raises(ConfigError, match="--max-time"):
         parse_duration(text, "--max-time")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes" / "pretrain").glob("*.toml")), ids=lambda path: path.stem)
+def test_pretraining_recipe_saves_by_time(path: Path) -> None:
+    """With a number of steps, a slow machine or a large model would lose days of work."""
+    train = config.load_recipe(PretrainRecipe, f"pretrain/{path.stem}", []).train
+    assert 0 < train.save_seconds <= 3600
 
 
 def test_save_every_is_in_steps_or_seconds() -> None:

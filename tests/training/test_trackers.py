@@ -9,9 +9,11 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +138,69 @@ def test_resumed_run_keeps_its_mlflow_run(tmp_path: Path, mlflow: Any) -> None:
     assert [(m.step, m.value) for m in history] == [(0, 2.0), (1, 1.0)]
 
 
+@pytest.fixture
+def mlflow_requests(mlflow: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """A server of MLflow that answers a request with metrics once `may_answer` is set; it fails if `error` is set.
+
+    `steps` and `sizes` are the steps and the numbers of metrics of the requests so far.
+    """
+    requests = SimpleNamespace(may_answer=threading.Event(), error=None, steps=[], sizes=[])
+
+    def log_batch(client: object, run_id: str, metrics: Sequence[Any] = (), **arguments: Any) -> None:
+        if metrics:
+            requests.steps.append(metrics[0].step)
+            requests.sizes.append(len(metrics))
+            requests.may_answer.wait()
+            if requests.error is not None:
+                raise requests.error
+
+    monkeypatch.setattr(mlflow.tracking.MlflowClient, "log_batch", log_batch)
+    yield requests
+    requests.may_answer.set()
+
+
+def test_mlflow_gets_a_request_per_record_and_none_is_awaited(tmp_path: Path, mlflow_requests: SimpleNamespace) -> None:
+    trackers = open_trackers(tmp_path, 0, ["mlflow"], {})
+    for step in range(1, 4):
+        trackers.write({"train/loss": 2.0, "train/mfu": 0.5}, step)  # returns before the server answers
+    mlflow_requests.may_answer.set()
+    trackers.close()
+    assert (mlflow_requests.steps, mlflow_requests.sizes) == ([1, 2, 3], [2, 2, 2])
+
+
+def test_failing_mlflow_is_reported_once_and_sends_no_more(
+    tmp_path: Path, mlflow_requests: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mlflow_requests.error = ConnectionError("no server")
+    trackers = open_trackers(tmp_path, 0, ["mlflow"], {})
+    trackers.write({"train/loss": 2.0}, 1)
+    mlflow_requests.may_answer.set()
+    deadline = time.monotonic() + PATIENCE
+    step = 1
+    while not (printed := capsys.readouterr().err) and time.monotonic() < deadline:
+        step += 1
+        trackers.write({"train/loss": 2.0}, step)
+        time.sleep(0.01)
+    num_requests = len(mlflow_requests.steps)
+    trackers.write({"train/loss": 2.0}, step + 1)
+    trackers.close()
+    message = f"warning: mlflow: no server; its curves end before step {step}, training continues\n"
+    assert printed + capsys.readouterr().err == message
+    assert len(mlflow_requests.steps) == num_requests
+
+
+def test_mlflow_that_fails_at_the_end_is_reported(
+    tmp_path: Path, mlflow_requests: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mlflow_requests.error = ConnectionError("no server")
+    trackers = open_trackers(tmp_path, 0, ["mlflow"], {})
+    for step in (1, 2):
+        trackers.write({"train/loss": 2.0}, step)
+    mlflow_requests.may_answer.set()
+    trackers.close()
+    assert capsys.readouterr().err == "warning: mlflow: no server; its last points may be missing\n"
+
+
 def test_lines_of_mlflow_go_to_stderr(
     tmp_path: Path, mlflow: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,4 +269,4 @@ def test_failing_tracker_is_reported_once_and_left_out(capsys: pytest.CaptureFix
     trackers.write({"train/loss": 1.0}, 8)
     trackers.close()
     assert broken.calls == 1
-    assert capsys.readouterr().err == "warning: broken: no server; its curves end at step 7, training continues\n"
+    assert capsys.readouterr().err == "warning: broken: no server; its curves end before step 7, training continues\n"
