@@ -16,7 +16,7 @@ from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, have_blanks, read_conll
-from albert_cli.tasks.data_files import describe_rejected, find_split_files, is_rejected, read_lines
+from albert_cli.tasks.data_files import all_rejected_error, describe_rejected, find_split_files, is_rejected, read_lines
 from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.entities import (
     OUTSIDE,
@@ -238,9 +238,12 @@ def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[t
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
     """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text.
 
-    A text without words has one line number, too. If `labeled`, rejected texts are left out.
+    A text without words has one line number, too. If `labeled`, rejected texts are left out; if no other text remains,
+    `InputError` is raised.
     """
     objects, _ = _read_json_objects(path)
+    if labeled and objects and all(is_rejected(values.get("answer")) for values, _ in objects):
+        raise all_rejected_error(str(path))
     for values, number in objects:
         if not labeled or not is_rejected(values.get("answer")):
             example = parse_token_object(values, str(number), f"{path}:{number}", labeled=labeled)

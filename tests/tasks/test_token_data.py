@@ -38,6 +38,8 @@ def test_read_token_file_rejected_texts_are_left_out(tmp_path: Path) -> None:
     (note,) = describe_file(path)
     assert "2 rows" in note and "left out" in note
     assert len(read_token_file(path, labeled=False)) == 4
+    with pytest.raises(InputError, match=r"c\.jsonl: every row has the answer reject or ignore"):
+        read_token_file(write(tmp_path / "c.jsonl", *rows[2:]))
     assert describe_file(write(tmp_path / "b.jsonl", *rows[:2])) == []
 
 
