@@ -1,1 +1,4 @@
-"""Benchmarks of albert and of its peers; each runs as `python -m benchmarks.NAME`. They are not in the wheel."""
+"""Benchmarks of albert and of its peers, which are not in the wheel.
+
+Those with a command run as `python -m benchmarks.NAME`, and `benchmarks.gpu` runs the others.
+"""

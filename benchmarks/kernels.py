@@ -1,6 +1,6 @@
 """Profile a training step on a GPU, kernel by kernel, and time the attention kernels by themselves.
 
-`python -m benchmarks.gpu` runs them in its parts `profile-...` and `attention`.
+`python -m benchmarks.gpu --out speeds --part attention` runs the second; the parts `profile-...` run the first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Find by trying the largest batches that 12 GB of a GPU hold, for the lengths of the table in BERT's README.
 
-`python -m benchmarks.gpu --part batches` runs the search.
+`python -m benchmarks.gpu --out speeds --part batches` runs the search.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ EPILOGUE = (
     "Exit codes: 0 done, 1 bug, out of memory, dead worker process or network failure, 2 usage or configuration, 3 bad "
     "input, 4 checkpoint or integrity, 5 diverged or output not finite, 6 output directory in use, 7 score not "
     "reached, 75 interrupted and saved, 77 skipped, 130, 138 and 143 interrupted with nothing to save, 137 a rank of "
-    "pretraining was killed."
+    "`pretrain` or `bench pretrain` with `--nproc` was killed."
 )
 _MAX_MESSAGE_LENGTH = 800  # characters
 

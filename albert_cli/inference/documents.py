@@ -9,7 +9,8 @@ from typing import Any
 from albert_cli import console
 from albert_cli.tasks.base import AnyTask
 from albert_cli.tasks.choice import Choice
-from albert_cli.tasks.conll import CONLL_SUFFIXES, has_tagged_words
+from albert_cli.tasks.conll import has_tagged_words
+from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.race import read_race_passages
 from albert_cli.tasks.squad.data import read_squad_file
 from albert_cli.tasks.squad.task import SpanAnswering
@@ -39,8 +40,10 @@ def read_document(task: AnyTask, path: Path) -> Sequence[Any] | None:
 def _is_conll(path: Path) -> bool:
     """Return True if a file has CoNLL columns.
 
-    Training also reads them from .txt and .tsv files. `predict` does so only if the words have tags: a .txt file
-    without tags has a text per line, and a .tsv file without tags is a table.
+    Training reads them from every file that is no table of another format and no JSON. `predict` does so only if the
+    ending is that of CoNLL columns, or if the words have tags: a .txt file without tags has a text per line, and a .tsv
+    file without tags is a table.
     """
-    suffix = path.suffix.lower()
-    return suffix in (".conll", ".bio", ".iob") or (suffix in CONLL_SUFFIXES and has_tagged_words(path))
+    suffix = format_suffix(path.name)
+    is_other = suffix in (".csv", ".jsonl", ".json", ".parquet")
+    return suffix in (".conll", ".bio", ".iob") or (not is_other and has_tagged_words(path))

@@ -8,6 +8,7 @@ entities.
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -93,14 +94,15 @@ def have_blanks(tokens: Sequence[str]) -> bool:
 
 
 def has_tagged_words(path: Path) -> bool:
-    """Return True if a file begins with several tokens in columns that end in a tag.
+    """Return True if a file, which may be compressed (.gz), begins with several tokens in columns that end in a tag.
 
     Such a file is neither plain text nor a table. One line is not sufficient, because a sentence may end in something
     like a tag, such as `O` or `B-52`.
     """
     if not path.is_file():  # a pipe can be read only once
         return False
-    with translate_read_errors(path), path.open(encoding="utf-8-sig", errors="replace") as stream:
+    open_text = gzip.open if path.suffix.lower() == ".gz" else open
+    with translate_read_errors(path), open_text(path, "rt", encoding="utf-8-sig", errors="replace") as stream:
         lines = [line.rstrip("\r\n") for line in islice(stream, _LOOK_AHEAD)]
     rows = [row for text in _split_texts(lines) for row in text]
     return len(rows) > 1 and all(len(row.columns) > 1 and is_tag(row.columns[-1].strip()) for row in rows)

@@ -207,6 +207,12 @@ def describe_rejected(origin: str, count: int) -> str:
     return f"{origin}: left out of training and scoring: {rows} with the answer reject or ignore"
 
 
+def all_rejected_error(origin: str) -> InputError:
+    """Return the error for a file of which the annotator rejected or ignored every text."""
+    hint = "accept some rows, or remove the column answer"
+    return InputError(f"{origin}: every row has the answer reject or ignore", hint)
+
+
 def read_objects(path: Path) -> TextTable:
     """Read Parquet, JSON lines, or a .json file with an array of objects, as a table (`table_from_objects`)."""
     suffix = format_suffix(path.name)

@@ -14,6 +14,7 @@ from albert_cli import console
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.tasks.columns import find_id_column, find_label_column
 from albert_cli.tasks.data_files import (
+    all_rejected_error,
     describe_rejected,
     find_split_files,
     is_rejected,
@@ -173,7 +174,7 @@ def _leave_out_rejected(table: TextTable, settings: TableSettings) -> TextTable:
     """Return a table without the rows that an annotator rejected or ignored, and print their number.
 
     Prodigy writes the column `answer` with accept, reject or ignore next to a column of labels. A column `answer` with
-    the labels, or with any other value, does not count.
+    the labels, or with any other value, does not count. Raises `InputError` if no row remains.
     """
     if "answer" not in table.columns:
         return table
@@ -184,6 +185,8 @@ def _leave_out_rejected(table: TextTable, settings: TableSettings) -> TextTable:
         return table
     if find_label_column(table, settings) in (None, column):
         return table
+    if rejected == len(answers):
+        raise all_rejected_error(table.origin)
     console.info(describe_rejected(table.origin, rejected))
     accepted = [index for index, answer in enumerate(answers) if not is_rejected(answer)]
     cells = [table.cells[index] for index in accepted]

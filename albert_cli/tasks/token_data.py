@@ -16,7 +16,8 @@ from albert_cli.errors import InputError
 from albert_cli.formatting import count_of
 from albert_cli.tasks.base import TaskInfo
 from albert_cli.tasks.conll import CONLL_SUFFIXES, ConllFile, have_blanks, read_conll
-from albert_cli.tasks.data_files import describe_rejected, find_split_files, is_rejected, read_lines
+from albert_cli.tasks.data_files import all_rejected_error, describe_rejected, find_split_files, is_rejected, read_lines
+from albert_cli.tasks.delimited import format_suffix
 from albert_cli.tasks.entities import (
     OUTSIDE,
     Entity,
@@ -132,7 +133,7 @@ def find_token_files(data: str) -> dict[str, str]:
     path = Path(data)
     suffixes = (*_JSON_SUFFIXES, *CONLL_SUFFIXES)
     if path.is_file():
-        if path.suffix.lower() in _TABLE_SUFFIXES:
+        if format_suffix(path.name) in _TABLE_SUFFIXES:
             message = f"{path}: not a file of tagged words ({', '.join(suffixes)})"
             raise InputError(message, f"rename it to .conll if it has columns of words, or {_WRITE_JSON_LINES}")
         return {"train": str(path)}
@@ -163,7 +164,7 @@ def read_token_file(
     Raises `InputError` naming file and line if the file is damaged, for a tag whose type is not in `tags` unless `tags`
     is empty, and with `unique_ids` for a repeated id.
     """
-    iter_examples = _iter_json_examples if path.suffix.lower() in _JSON_SUFFIXES else _iter_conll_examples
+    iter_examples = _iter_json_examples if format_suffix(path.name) in _JSON_SUFFIXES else _iter_conll_examples
     types = entity_types(tags)
     examples = []
     located_ids = []
@@ -187,7 +188,7 @@ def describe_file(path: Path, *, labeled: bool = True) -> list[str]:
     If `labeled`, further notes have the number of entities that begin or end inside a word, and of texts without a list
     of entities.
     """
-    if path.suffix.lower() not in _JSON_SUFFIXES:
+    if format_suffix(path.name) not in _JSON_SUFFIXES:
         return read_conll(path).notes
     rejected = 0
     cutting = 0
@@ -237,9 +238,12 @@ def _conll_examples(path: Path, file: ConllFile, *, labeled: bool) -> Iterator[t
 def _iter_json_examples(path: Path, *, labeled: bool) -> Iterator[tuple[TokenExample, Sequence[int]]]:
     """Yield the texts of JSON lines, each with the number of every word's line, which is that of the text.
 
-    A text without words has one line number, too. If `labeled`, rejected texts are left out.
+    A text without words has one line number, too. If `labeled`, rejected texts are left out; if no other text remains,
+    `InputError` is raised.
     """
     objects, _ = _read_json_objects(path)
+    if labeled and objects and all(is_rejected(values.get("answer")) for values, _ in objects):
+        raise all_rejected_error(str(path))
     for values, number in objects:
         if not labeled or not is_rejected(values.get("answer")):
             example = parse_token_object(values, str(number), f"{path}:{number}", labeled=labeled)

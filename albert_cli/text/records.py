@@ -143,7 +143,7 @@ def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tu
     In the columns of class numbers of a file that `datasets` wrote, the numbers become names (`name_classes`).
 
     field: the name of the only column to read, or a path of keys such as `content.text`; None for all columns. Raises
-    `InputError` if the column is missing or the file is damaged.
+    `InputError` if the column is missing or occurs twice, or the file is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -154,9 +154,10 @@ def iter_parquet_rows(part: SourcePart, field: str | None = None) -> Iterator[tu
             # A buffered stream holds one page of a column instead of the whole row group.
             stream_or_path = open_remote(part.source.remote.url) if part.source.remote else name
             with pq.ParquetFile(stream_or_path, buffer_size=1 << 20, pre_buffer=False) as file:
-                columns = None
-                if field is not None:
-                    columns = [_find_column(field, file.schema_arrow.names, name)]
+                names = file.schema_arrow.names
+                columns = None if field is None else [_find_column(field, names, name)]
+                for column in columns or names:
+                    reject_repeated_column(name, column, names)
                 class_names = _read_class_names(file.schema_arrow.metadata or {})
                 number = 0
                 for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):

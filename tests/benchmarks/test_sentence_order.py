@@ -29,7 +29,7 @@ def test_tokens_tell_the_order_and_lengths_do_not(tmp_path: Path) -> None:
 def test_length_features_count_tokens_and_sentences() -> None:
     ends = np.array([False, True])
     a, b = np.array([0, 0, 1, 0, 1, 0, 0]), np.array([0, 0])
-    assert length_features((a, b), ends) == [7, 2, 2, 2, 2, 2, 2, 2, 2, 0]
+    assert length_features((a, b), ends) == [7, 3, 2, 2, 2, 2, 2, 2, 2, 0]
 
 
 def test_token_features_separate_the_parts() -> None:

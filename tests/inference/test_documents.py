@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def test_read_document_reads_the_words_of_conll(tmp_path: Path) -> None:
     assert read_document(task, tmp_path / "a.txt") is None
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.TSV"])
+@pytest.mark.parametrize("name", ["a.txt", "a.TSV", "eng.testb"])
 def test_read_document_reads_the_words_of_tagged_columns(tmp_path: Path, name: str) -> None:
     task: Any = TokenClassification(name="", title="predict", metrics=(), labels=TAGS)
     (tmp_path / name).write_text("-DOCSTART-\t-X-\tO\n\nAda\tNNP\tB-PER\nmet\tVBD\tO\n")
@@ -122,3 +123,11 @@ def test_read_document_reads_the_words_of_tagged_columns(tmp_path: Path, name: s
     assert examples is not None and [(e.text, e.tags) for e in examples] == [("Ada met", None)]
     (tmp_path / name).write_text("text\ttopic\nHe has type\tO\n")
     assert read_document(task, tmp_path / name) is None
+
+
+@pytest.mark.parametrize("name", ["a.conll.gz", "eng.testb.gz"])
+def test_read_document_reads_compressed_columns(tmp_path: Path, name: str) -> None:
+    task: Any = TokenClassification(name="", title="predict", metrics=(), labels=TAGS)
+    (tmp_path / name).write_bytes(gzip.compress(b"Ada B-PER\nmet O\n"))
+    examples = read_document(task, tmp_path / name)
+    assert examples is not None and [(e.text, e.tags) for e in examples] == [("Ada met", None)]

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,23 @@ def test_mistakes_of_values_of_any_size_are_told_apart(unit: float, tmp_path: Pa
     _, label, predicted, error = mistakes.table.rows[0]
     shown = [float(str(cell)) for cell in (label, *re.findall(r"([^ (]+) \(1 of 2\)", str(predicted)), error)]
     assert shown == pytest.approx([2019.75 * unit, 2018.25 * unit, 2018.5 * unit, 1.375 * unit], rel=1e-5, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0031, "0.0031"),
+        (2018.5, "2018.5"),
+        (1234567.0, "1234567"),
+        (1234571.0, "1234571"),
+        (float(np.float32(0.1)), "0.1"),
+    ],
+)
+def test_mistakes_of_values_show_the_digits_of_fp32(value: float, shown: str, tmp_path: Path) -> None:
+    write_result(tmp_path, task="stsb", metric="pearson", score=0.9)
+    write_predictions(tmp_path, [{"id": "a", "label": value, "prediction": value + 1}])
+    (mistakes,) = list_mistakes([evaluation_in(tmp_path)])
+    assert mistakes.table.rows[0][1] == shown
 
 
 def test_mistakes_of_taggers_are_listed_by_their_tags(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def labels_of(task: AnyTask, split: str = "dev") -> list[int | float | None]:
 
 
 MISSING = ["NA", "n/a", "NaN", "nan", "null", "None", "-", "?", "#N/A", "<NA>", ".", "", "#VALUE!", r"\N"]
-# Of spreadsheets in German, French, Spanish, Russian, Turkish, Dutch, Swedish and Danish
+# Of spreadsheets in German, French, Spanish, Russian, Turkish, Dutch, Swedish, Danish, Hungarian and Czech
 MISSING += [
     "#NV",
     "#WERT!",
@@ -47,6 +47,8 @@ MISSING += [
     "#N/B",
     "#SAKNAS!",
     "#I/T",
+    "#HIÁNYZIK",
+    "#NENÍ_K_DISPOZICI",
 ]
 
 
@@ -146,6 +148,14 @@ def test_class_none_of_a_model_is_not_missing(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\na,None\nb,low\nc,\n", encoding="utf-8")
     task = open_table(TableSettings(missing="skip"), str(tmp_path / "a.csv"), ModelHead(("high", "low", "none")))
     assert labels_of(task.for_scoring()) == [2, 1]
+
+
+@pytest.mark.parametrize("label", ["#NV", "#I/T", "nan"])
+def test_missing_value_may_be_listed_as_a_class(tmp_path: Path, label: str) -> None:
+    with pytest.raises(InputError) as raised:
+        open_labels(tmp_path, ["x", "y", label])
+    assert "list it in table.labels if it is a class" in str(raised.value.hint)
+    assert labels_of(open_labels(tmp_path, ["x", "y", label], labels=["x", "y", label])) == [0, 1, 2]
 
 
 def test_labels_of_dev_may_be_spelled_differently(tmp_path: Path) -> None:

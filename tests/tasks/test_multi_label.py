@@ -110,6 +110,7 @@ def test_read_multi_label_bad_label_names_the_line(
         ([0, 1, 0], [1, 0, 0], [0, 0, 0]),
         ([0, 1], [1, 0]),
         ("[0, 1]", "[1, 1]"),
+        ("[0 1 1]", "[ 1\n 0 1]"),
         ("[0, 1]", "NA", "[1, 1]"),
         ([True, False], None, [True, True]),
         ([0, 0.0], [1, 0]),
@@ -121,6 +122,14 @@ def test_read_multi_label_vectors_of_0_and_1_are_rejected(tmp_path: Path, rows: 
     with pytest.raises(InputError, match=r"a\.jsonl:1: the label .* looks like a vector of 0 and 1") as raised:
         open_as(path)
     assert "table.label_columns" in str(raised.value.hint)
+
+
+def test_read_multi_label_arrays_of_numbers_are_read(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", lambda row: f'"{np.array2string(np.array([*row, 12]), max_line_width=9)}"')
+    task = open_as(tmp_path / "a.csv", kind="multi-label")
+    assert task.labels == ("0", "1", "12", "2")
+    index = {0: 0, 1: 1, 2: 3}
+    assert [set(example.labels) for example in task.read("dev")] == [{2, *(index[i] for i in row)} for row in ROWS]
 
 
 def test_read_multi_label_classes_0_and_1_are_read(tmp_path: Path) -> None:

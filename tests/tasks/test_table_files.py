@@ -29,6 +29,13 @@ def test_open_table_reads_the_layout_of_the_hub(tmp_path: Path, folder: str) -> 
     assert [len(task.read(split)) for split in ("train", "dev")] == [4, 2]
 
 
+def test_open_table_parquet_repeated_column_is_rejected(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["a", "b"])] * 3, names=["text", "label", "text"])
+    pq.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(InputError, match=r"train\.parquet: the column 'text' occurs twice"):
+        open_table(TableSettings(), str(tmp_path))
+
+
 @pytest.mark.parametrize("path", ["train.parquet", "data/train-00000-of-00001.parquet"])
 def test_open_table_class_numbers_become_names(tmp_path: Path, path: str) -> None:
     import datasets
@@ -122,6 +129,15 @@ def test_open_table_rejected_rows_are_left_out(tmp_path: Path, capsys: pytest.Ca
         assert "4 rows with the answer reject or ignore" in capsys.readouterr().err
     write_answers(path, ("accept", "reject", None))
     assert len(open_table(settings).read("train")) == 4
+
+
+def test_open_table_with_rejected_rows_only_is_an_error(tmp_path: Path) -> None:
+    train = write_answers(tmp_path / "train.jsonl", ("accept",))
+    dev = write_answers(tmp_path / "dev.jsonl", ("reject", "ignore"))
+    task = open_table(TableSettings(train=str(train), dev=str(dev), labels=("OTHER", "SPORT")))
+    with pytest.raises(InputError, match=r"dev\.jsonl: every row has the answer reject or ignore") as raised:
+        task.read("dev")
+    assert raised.value.hint == "accept some rows, or remove the column answer"
 
 
 @pytest.mark.parametrize("answers", [("accept", "reject", "maybe"), ("accept", "accept"), ("a1", "a2", "a3")])

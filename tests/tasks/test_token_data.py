@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def test_read_token_file_rejected_texts_are_left_out(tmp_path: Path) -> None:
     (note,) = describe_file(path)
     assert "2 rows" in note and "left out" in note
     assert len(read_token_file(path, labeled=False)) == 4
+    with pytest.raises(InputError, match=r"c\.jsonl: every row has the answer reject or ignore"):
+        read_token_file(write(tmp_path / "c.jsonl", *rows[2:]))
     assert describe_file(write(tmp_path / "b.jsonl", *rows[:2])) == []
 
 
@@ -182,7 +185,7 @@ def test_find_token_files_without_a_split_suggest_a_name(tmp_path: Path) -> None
     assert "add train.conll" in str(error.value.hint) and "to_json" in str(error.value.hint)
 
 
-@pytest.mark.parametrize("name", ["train.parquet", "ner.csv", "NER.XLSX"])
+@pytest.mark.parametrize("name", ["train.parquet", "ner.csv", "ner.csv.gz", "NER.XLSX"])
 def test_find_token_files_table_of_another_format_is_rejected(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"PAR1")
@@ -194,5 +197,18 @@ def test_find_token_files_table_of_another_format_is_rejected(tmp_path: Path, na
 @pytest.mark.parametrize("name", ["eng.train", "words.iob2", "ner.conll.gz"])
 def test_find_token_files_file_of_an_unknown_ending_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    path.touch()
+    with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as stream:
+        stream.write(b"Ada B-PER\n")
     assert find_token_files(str(path)) == {"train": str(path)}
+    assert read_token_file(path)[0].tags == ("B-PER",)
+
+
+def test_read_token_file_reads_compressed_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl.gz"
+    row = {"text": TEXT, "entities": [[0, 3, "PER"]]}
+    path.write_bytes(
+        gzip.compress("".join(json.dumps({**row, "answer": x}) + "\n" for x in ("accept", "reject")).encode())
+    )
+    assert find_token_files(str(path)) == {"train": str(path)}
+    assert [example.tags for example in read_token_file(path)] == [("B-PER", "O", "O", "O")]
+    assert "1 row" in describe_file(path)[0]
