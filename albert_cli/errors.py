@@ -64,7 +64,10 @@ class DiskError(CheckpointError):
 
 
 class DivergedError(AlbertError):
-    """A loss, gradient or output that is not finite; in training, the weights were not updated (exit code 5)."""
+    """A loss, gradient, score or output that is not finite (exit code 5).
+
+    A training step that diverges does not update the weights.
+    """
 
     exit_code = 5
 

@@ -59,7 +59,7 @@ class RunStatus:
     the command and of the run, as in `command_here`.
     """
 
-    state: str = "starting"
+    state: str
     exit_code: int | None = None
     step: int = 0
     total_steps: int = 0

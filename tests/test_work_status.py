@@ -120,9 +120,11 @@ def test_status_includes_linked_runs_and_broken_records(tmp_path: Path) -> None:
     (tmp_path / "out" / "run-1").symlink_to(tmp_path / "scratch" / "run-1")
     (tmp_path / "out" / "run-2").mkdir()
     (tmp_path / "out" / "run-2" / "status.json").symlink_to("status.json")
+    write_status(tmp_path / "out" / "run-3")
     (tmp_path / "out" / "above").symlink_to(tmp_path / "out")
     status = read_status(tmp_path / "out")
-    assert status.counts == {"done": 1, "failed": 2}
+    assert status.counts == {"done": 1, "failed": 3}
+    assert "run-3/status.json" in status.units[3].detail and "state" in status.units[3].detail
     assert status.commands == ["albert finetune b"]
 
 

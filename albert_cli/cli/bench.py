@@ -117,7 +117,9 @@ def bench_finetune(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Time a fine-tuning step, including the update, on a task's examples of at most 128 tokens.
+    """Time a fine-tuning step, including the update.
+
+    The batches are of a task's examples of at most 128 tokens (-s data.max_seq_length changes it).
 
     Example: albert bench finetune mrpc --data glue --vocab vocabulary --against transformers
     """

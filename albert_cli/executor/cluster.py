@@ -131,11 +131,14 @@ class _ClusterExecutor(Executor):
         except CancelledError:
             future.cancel()
             future.set_running_or_notify_cancel()  # wakes whoever waits for the future
-        except Exception as error:
+        except BaseException as error:
             future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Cancel the calls that have not begun."""
+        """Cancel all calls without a result.
+
+        `wait` and `cancel_futures` have no effect, because Dask does not stop a running call.
+        """
         self._client.cancel(list(self._dask_futures))
 
 
@@ -179,7 +182,7 @@ def shut_down(executor: Executor) -> None:
     if isinstance(executor, ProcessPoolExecutor):
         executor.shutdown(cancel_futures=True)
     else:
-        executor.shutdown(wait=False)  # Dask cancels the work that has not begun
+        executor.shutdown()  # cancels all calls without a result
 
 
 def lost_worker_errors() -> tuple[type[BaseException], ...]:

@@ -260,8 +260,9 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
         """
 
     def chance_loss(self, train: Sequence[ExampleT]) -> float | None:
-        """Return the loss of a model that knows only the label frequencies, or in a regression the labels' mean.
+        """Return the loss of a model that does not read the texts.
 
+        It knows only the label frequencies, or in a regression the labels' mean, or guesses uniformly among options.
         Returns None if the kind of task defines none.
         """
         return None

@@ -177,6 +177,8 @@ class _CountingStream(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         allowed = memoryview(buffer)[: self._bytes_left]  # the whole buffer if there is no limit (None)
         data = self._read(len(allowed))
+        if data is None:
+            raise InputError("-: standard input is non-blocking and has no data yet", "write the text to a file first")
         allowed[: len(data)] = data
         self._counter.add(data)
         if self._bytes_left is not None:
@@ -206,7 +208,8 @@ def open_source(source: TextSource) -> IO[bytes] | nullcontext[IO[bytes]]:
     if source.path is None:
         if sys.stdin is None:
             raise InputError(f"{source.name}: standard input is closed", "pipe a text into the command, or name a file")
-        return nullcontext(sys.stdin.buffer)
+        # Not `buffer`, whose lock a thread of `run_ahead` may hold when the program ends; Python would then abort.
+        return nullcontext(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer))
     return source.path.open("rb")
 
 

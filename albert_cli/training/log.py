@@ -178,7 +178,7 @@ class RunLog:
 
 def progress_suffix(means: Mapping[str, float], speed: Mapping[str, float]) -> str:
     """Return the text after the progress bar: loss, accuracies and speed."""
-    parts = [f"loss {means['loss']:.3f}"]
+    parts = [f"loss {means['loss']:.4g}"]
     for name, label in (("mlm_accuracy", "masked"), ("order_accuracy", "sentence pairs")):
         if name in means:
             parts.append(f"{label} {means[name]:.1%}")

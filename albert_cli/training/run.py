@@ -145,10 +145,11 @@ def write_run_status(out: Path) -> Iterator[RunStatus]:
     nothing is written, because `out` may hold files of another run until then.
     """
     if not is_main():
-        yield RunStatus()
+        yield RunStatus("starting")
         return
     with store.lock(out):
         status = RunStatus(
+            "starting",
             host=socket.gethostname(),
             command=current_command(),
             working_directory=str(Path.cwd()),

@@ -347,10 +347,13 @@ def test_extra_text_cannot_contain_the_held_out_text(
     mine.write_text('extends = "experiments/extra-data"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
     out = tmp_path / "out"
     call = ["reproduce", mine, "--scale", "smoke", "--out", out, "--device", "cpu", "--text", text]
-    for _ in range(2):  # the second call reports the error before it runs a stage
+    stages: list[list[Path]] = []
+    for _ in range(2):
         ended = albert(*map(str, [*call, "--extra-text", extra, *jobs]), expect=3).err
+        stages.append(sorted(out.glob("stages/*.json")))
         assert re.search(rf"error: {out}/stages/data-\w+: .* holdout 0\.05 selects no document", ended)
         assert "use --text with more documents, or a larger holdout" in ended
+    assert stages[0] == stages[1], "the second call reports the error before it runs a stage"
     assert not list(out.glob("stages/probe-*")) and not list(out.glob("mine-smoke/*"))
 
 

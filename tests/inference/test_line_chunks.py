@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 from albert_cli.errors import InputError
 from albert_cli.inference.inputs import InputReader
 from albert_cli.tasks.registry import find_task
+from tests.helpers.processes import PATIENCE
 
 
 def groups(name: str) -> Iterator[list[str]]:
@@ -108,3 +110,15 @@ def test_predict_answers_a_pipe_line_by_line(tuned: Callable[[str], Path]) -> No
             assert json.loads(service.stdout.readline())["id"] == str(number)
         service.stdin.close()
         assert service.stdout.read() == b"" and service.wait() == 0
+
+
+@pytest.mark.parametrize("command", ["predict", "encode"])
+def test_interrupted_command_ends_while_its_pipe_is_open(command: str, tuned: Callable[[str], Path]) -> None:
+    call = [sys.executable, "-m", "albert_cli", command, str(tuned("cola")), "--input", "-", "--device", "cpu"]
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as service:
+        assert service.stdin is not None and service.stdout is not None
+        service.stdin.write(b"bade figo\n")
+        service.stdin.flush()
+        assert service.stdout.readline()
+        service.send_signal(signal.SIGINT)
+        assert service.wait(PATIENCE) == 130

@@ -36,6 +36,19 @@ def test_closed_stdin_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
         source_parts.open_source(TextSource("-", "text"))
 
 
+def test_non_blocking_stdin_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with os.fdopen(reader) as stdin, os.fdopen(writer, "wb"):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        part = SourcePart(TextSource("-", "text"))
+        with (
+            pytest.raises(InputError, match="-: standard input is non-blocking"),
+            source_parts.open_part(part, ReadCounter()) as stream,
+        ):
+            stream.read()
+
+
 @pytest.mark.parametrize("compression", [".gz", ".bz2", ".xz", ".zst"])
 def test_compressed_members_are_read_truncated_rejected(tmp_path: Path, compression: str) -> None:
     compress = COMPRESS_BY_ENDING[compression]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from albert_cli.tasks.choice import ChoiceExample
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.registry import find_task
 from albert_cli.tasks.squad.data import Answer, Question
@@ -24,6 +25,7 @@ from tests.helpers.task_runs import as_text, summarize
 
 CLASS_EXAMPLES = [TextExample("a", None, int(i < 3), str(i)) for i in range(4)]  # entropy 0.562
 VALUE_EXAMPLES = [TextExample("a", "b", float(v), str(v)) for v in (0, 2, 4)]  # variance 8/3
+CHOICE_EXAMPLES = [ChoiceExample("0", "a", "b", ("c", "d"), 0)]  # chance: ln 2 = 0.693
 LOGITS_OF_BOTH_CLASSES = np.array([[1.0, 0.0], [0.0, 1.0]])
 
 
@@ -46,19 +48,21 @@ def write_journal(path: Path, losses: list[float]) -> Path:
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.7, 0.3], False, None),
         ("sst2", [[1.0, 0.0]] * 3, [0.7, 0.3], True, "one class for all inputs"),
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.6, 0.56], False,
-         "loss at chance (lowest 0.56; the label frequencies alone give 0.5623)"),
+         "loss at chance (lowest 0.56; without the texts it is 0.5623)"),
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.6, 0.9], True, None),  # overfitted, yet better than the majority
         ("sst2", LOGITS_OF_BOTH_CLASSES, [0.5, 0.9], False, None),
         ("stsb", [[2.0], [2.001]], [3.0, 0.5], False, "one value for all inputs"),
-        ("stsb", [[2.0], [3.0]], [2.7], False, "loss at chance (lowest 2.7; the mean of the labels alone gives 2.667)"),
+        ("stsb", [[2.0], [3.0]], [2.7], False, "loss at chance (lowest 2.7; without the texts it is 2.667)"),
         ("stsb", [[2.0], [3.0]], [3.0, 0.5], False, None),
+        ("race", LOGITS_OF_BOTH_CLASSES, [0.7], False, "loss at chance (lowest 0.7; without the texts it is 0.6931)"),
     ],
 )  # fmt: skip
 def test_find_collapse_returns_the_reason(
     tmp_path: Path, task: str, outputs: Any, losses: list[float], beats_majority: bool, expected: str | None
 ) -> None:
     # Only whether labels and predictions vary matters, so their numbers need not be equal.
-    inputs = make_inputs(VALUE_EXAMPLES if task == "stsb" else CLASS_EXAMPLES, labeled([0, 1, 1]))
+    train: dict[str, Sequence[Any]] = {"sst2": CLASS_EXAMPLES, "stsb": VALUE_EXAMPLES, "race": CHOICE_EXAMPLES}
+    inputs = make_inputs(train[task], labeled([0, 1, 1]))
     log = write_journal(tmp_path / "metrics.jsonl", losses)
     reason = find_collapse(find_task(task), np.array(outputs), inputs, log, beats_majority=beats_majority)
     assert reason == expected
@@ -69,7 +73,7 @@ def test_find_collapse_prints_losses_of_small_values(tmp_path: Path) -> None:
     log = write_journal(tmp_path / "metrics.jsonl", [2.7e-12])
     inputs = make_inputs(train, labeled([0.0, 1e-6]))
     reason = find_collapse(find_task("stsb"), np.array([[1e-6], [2e-6]]), inputs, log, beats_majority=False)
-    assert reason == "loss at chance (lowest 2.7e-12; the mean of the labels alone gives 2.667e-12)"
+    assert reason == "loss at chance (lowest 2.7e-12; without the texts it is 2.667e-12)"
 
 
 @pytest.mark.parametrize("task", ["sst2", "stsb", "race"])

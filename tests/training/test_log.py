@@ -83,7 +83,7 @@ def test_window_returns_means_and_speed() -> None:
     assert window.speed(peak=None) == {"tokens_per_second": 200}
     assert window.speed(peak=8e9) == {"tokens_per_second": 200, "mfu": 0.25}
     suffix = progress_suffix(window.means(), {"tokens_per_second": 1234, "mfu": 0.256})
-    assert suffix == "loss 4.000  masked 50.0%  1,234 tokens/s  26% of peak"
+    assert suffix == "loss 4  masked 50.0%  1,234 tokens/s  26% of peak"
 
 
 def test_step_window_averages_each_value_over_its_own_steps() -> None:
