@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -131,10 +130,11 @@ class MLflow:
     def write(self, values: Mapping[str, float], step: int) -> None:
         """Add a point to each curve later; raise the error of an earlier request if it has failed by now."""
         from mlflow.entities import Metric
+        from mlflow.utils.time import get_current_time_millis
 
         while self._requests and self._requests[0].done():
             self._raise_error(self._requests.popleft())
-        now = int(time.time() * 1000)
+        now = get_current_time_millis()
         metrics = [Metric(name, value, now, step) for name, value in values.items()]
         send = partial(self._client.log_batch, self.run_id, metrics=metrics, synchronous=True)
         self._requests.append(self._thread.submit(send))
