@@ -52,8 +52,9 @@ class OrderBaselines:
 def measure_baselines(data: Path, length: int, pairs: int, seed: int = 0) -> OrderBaselines:
     """Train both classifiers on pairs of a data directory's train split, and score them on pairs of the held-out split.
 
-    length: `data.max_seq_length` of the sampled pairs; pairs: number of training pairs, and upper bound of the number
-    of held-out pairs. Raises `InputError` if the held-out split has fewer than `_MIN_TEST_PAIRS` pairs.
+    length: `data.max_seq_length` of the sampled pairs; pairs: number of examples that are sampled for training, and
+    upper bound of the number sampled for the test. Examples of one segment are left out of both. Raises `InputError` if
+    the held-out split has fewer than `_MIN_TEST_PAIRS` pairs.
     """
     vocabulary = Vocabulary.load(data)
     settings = PairSettings(max_seq_length=length)
@@ -97,15 +98,17 @@ def sample_labeled_pairs(
 
 
 def length_features(pair: Pair, ends_sentence: NDArray[np.bool_]) -> list[int]:
-    """Return the numbers of tokens of each segment, of its first and last sentence, and its number of sentences.
+    """Return the lengths of both segments and of their sentences.
 
+    For each segment these are the numbers of tokens of the segment, of its first sentence, after its last sentence end,
+    and of its last complete sentence, and the number of sentence ends.
     ends_sentence: True for the ids of pieces that end a sentence, bool [vocabulary].
     """
     features = []
     for ids in pair:
         ends = np.flatnonzero(ends_sentence[ids])
-        first = ends[0] if ends.size else ids.size
-        rest = ids.size - 1 - ends[-1] if ends.size else ids.size  # tokens after the last end of a sentence
+        first = ends[0] + 1 if ends.size else ids.size
+        rest = ids.size - 1 - ends[-1] if ends.size else ids.size
         last = ends[-1] - ends[-2] if ends.size > 1 else first
         features += [ids.size, int(first), int(rest), int(last), ends.size]
     return features
@@ -130,7 +133,7 @@ def token_features(pairs: Sequence[Pair], vocabulary_size: int) -> sparse.csr_ma
 def main(
     data: Annotated[Path, typer.Argument(help="The data directory.", metavar="DATA")],
     length: Annotated[int, typer.Option("--length", help="Positions of a sequence.", min=8)] = 128,
-    pairs: Annotated[int, typer.Option("--pairs", help="Number of training pairs.", min=100)] = 50_000,
+    pairs: Annotated[int, typer.Option("--pairs", help="Examples to sample for training.", min=100)] = 50_000,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -152,7 +152,7 @@ def _format_text(value: object) -> str:
     elif isinstance(value, list):
         text = " / ".join(dict.fromkeys(map(str, value)))
     elif isinstance(value, float):
-        text = f"{value:.6g}"
+        text = f"{value:.7g}"  # as in `round_prediction`
     else:
         text = str(value)
     if len(text) <= _MAX_CHARACTERS:

@@ -22,13 +22,14 @@ from albert_cli.tasks.text_table import TextTable
 # * A spelling in the first set, and an error of a spreadsheet such as #WERT! or #NOM?, is never a class.
 # * A spelling in the second set may be a class, such as "none". `infer_classes` takes it for one, unless all other
 #   labels are numbers or `table.missing` is "skip".
-# The last line of the first set has Excel's #N/A in German, Italian, Spanish, Portuguese, Russian, Turkish, Dutch,
-# Swedish, Danish and Norwegian.
+# The last lines of the first set have Excel's #N/A in German, Italian, Spanish, Portuguese, Russian, Turkish, Dutch,
+# Swedish, Danish, Norwegian, Hungarian and Czech.
 _NEVER_INFERRED = frozenset(
     (
         *("", "nan", "null", r"\n", "<na>"),
         *("#n/a", "#na", "#value!", "#ref!", "#div/0!", "#null!", "#num!", "#name?"),
         *("#nv", "#n/d", "#н/д", "#yok", "#n/b", "#saknas!", "#i/t"),
+        *("#hiányzik", "#není_k_dispozici"),
     )
 )
 _SPREADSHEET_ERROR = re.compile(r"#\S+[!?]")  # in capital letters
@@ -106,7 +107,7 @@ def missing_label(cell: LabelCell) -> InputError:
     """Return the error for a row without a label."""
     problem = f"the label {cell.text!r} is a missing value" if cell.text else "the label is empty"
     hint = "fill it in, remove the row, or use -s table.missing=skip"
-    if cell.text.lower() not in _NEVER_INFERRED:
+    if cell.text:
         hint += "; list it in table.labels if it is a class"
     return InputError(f"{cell.where}: {problem}", hint)
 

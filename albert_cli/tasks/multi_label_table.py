@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import tokenize
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from albert_cli.tasks.text_table import TextTable
 _SEPARATOR = "|"
 _YES = frozenset(("1", "1.0", "true", "yes"))
 _NO = frozenset(("0", "0.0", "false", "no", ""))
+_NUMPY_NUMBERS = re.compile(r"\[\s*\d+(?:\s+\d+)+\s*\]")
 
 
 class LabelSet(NamedTuple):
@@ -56,7 +58,7 @@ def read_label_sets(table: TextTable, settings: TableSettings, classes: Sequence
     if settings.label_columns:
         return _read_label_columns(table, settings)
     column = require_label_column(table, settings)
-    cells = [LabelCell(row[column].strip(), table.where(index)) for index, row in enumerate(table.cells)]
+    cells = [LabelCell(_add_commas(row[column].strip()), table.where(index)) for index, row in enumerate(table.cells)]
     _reject_vectors(cells)
     label_sets = []
     for cell in cells:
@@ -92,6 +94,11 @@ def _read_label_columns(table: TextTable, settings: TableSettings) -> list[Label
                 names.append(name)
         label_sets.append(LabelSet(tuple(names), table.where(index)))
     return label_sets
+
+
+def _add_commas(cell: str) -> str:
+    """Return a NumPy array of whole numbers, such as `[1 2]`, with commas between them; any other cell is unchanged."""
+    return re.sub(r"(?<=\d)\s+(?=\d)", ", ", cell) if _NUMPY_NUMBERS.fullmatch(cell) else cell
 
 
 def _reject_vectors(cells: Sequence[LabelCell]) -> None:
