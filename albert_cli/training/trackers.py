@@ -134,7 +134,7 @@ class MLflow:
 
         while self._requests and self._requests[0].done():
             self._raise_error(self._requests.popleft())
-        now = get_current_time_millis()
+        now = get_current_time_millis()  # type: ignore[no-untyped-call]
         metrics = [Metric(name, value, now, step) for name, value in values.items()]
         send = partial(self._client.log_batch, self.run_id, metrics=metrics, synchronous=True)
         self._requests.append(self._thread.submit(send))
