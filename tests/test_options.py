@@ -12,6 +12,7 @@ import pytest
 from albert_cli import hub_access, store
 from albert_cli.text.vocabulary import Vocabulary
 from tests.helpers.command import albert
+from tests.helpers.runs import LAST, copy_run
 
 
 def test_vocab_accepts_a_run_and_a_hub_id(
@@ -30,6 +31,18 @@ def test_vocab_accepts_a_run_and_a_hub_id(
         albert("data", documents_file, "--vocab", name, "--out", str(number))
         assert Vocabulary.load(Path(str(number))).fingerprint == fingerprint
     assert names == ["someone/model"]
+
+
+def test_vocab_of_a_run_that_is_being_trained_is_rejected(finished: Path, documents_file: Path, tmp_path: Path) -> None:
+    run = copy_run(finished, tmp_path)
+    call = ["data", documents_file, "--out", tmp_path / "data", "--vocab"]
+    with store.lock(run):
+        ended = albert(*call, run, expect=6).err
+        assert f"error: --vocab {run}: this run is being trained" in ended
+        assert "wait until it has finished, or name a step" in ended
+        assert not (tmp_path / "data").exists()
+        albert(*call, run / LAST)
+    albert(*call[:3], tmp_path / "again", "--vocab", run)
 
 
 def test_vocab_directory_is_not_sought_on_the_hub(

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from albert_cli import console, store
-from albert_cli.errors import ConfigError
+from albert_cli.errors import ConfigError, LockedError
 
 
 def _set_json(is_set: bool) -> None:
@@ -154,9 +154,13 @@ def start_ranks(nproc: int) -> None:
 def find_vocabulary(name: str) -> Path:
     """Return the directory with the vocabulary that `--vocab` names.
 
-    A run has its vocabulary in its steps. A name that is no path may be a Hub id, whose files are downloaded.
+    A run has its vocabulary in its steps. A name that is no path may be a Hub id, whose files are downloaded. Raises
+    `LockedError` for a run that is being trained: it deletes its old steps, and jobs of the same command that start
+    later would get another step.
     """
     path = Path(name)
+    if store.saved_steps(path) and store.is_locked(path, timeout=0.2):  # jobs that start together all ask
+        raise LockedError(f"--vocab {path}: this run is being trained", "wait until it has finished, or name a step")
     if path.exists() and not store.saved_steps(path):
         return path
     from albert_cli.model import hub

@@ -55,14 +55,18 @@ def lock(directory: Path) -> Iterator[None]:
         file_lock.release()
 
 
-def is_locked(directory: Path) -> bool:
-    """Return True if a process holds the directory's lock; False also if another user's lock cannot be opened."""
+def is_locked(directory: Path, *, timeout: float = 0) -> bool:
+    """Return True if a process holds the directory's lock; False also if another user's lock cannot be opened.
+
+    timeout: seconds for which the lock must be held. With 0, the result is also True if another process calls this
+    function at the same moment.
+    """
     from filelock import FileLock, Timeout
 
     if not (directory / _LOCK).is_file():
         return False
     try:
-        with FileLock(directory / _LOCK, timeout=0):
+        with FileLock(directory / _LOCK, timeout=timeout):
             return False
     except Timeout:
         return True

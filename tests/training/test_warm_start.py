@@ -7,6 +7,7 @@ import shutil
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,15 @@ from albert_cli.model.heads import PretrainingModel
 from albert_cli.model.packing import pack
 from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.text.vocabulary import Vocabulary
+from albert_cli.training import checkpoint
+from albert_cli.training.checkpoint import StepWindow
+from albert_cli.training.first_weights import set_first_weights
+from albert_cli.training.optimizers import make_optimizer
 from albert_cli.training.pretrain import dry_run_pretraining, pretrain
+from albert_cli.training.pretrain_inputs import open_inputs
 from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_sublayers
 from tests.helpers.hugging_face import HEADS, new_of_theirs
-from tests.helpers.processes import end, start_ranks
+from tests.helpers.processes import end, start, start_ranks, terminate_at_step
 from tests.helpers.runs import LAST, SHAPE, checkpoint_hashes, create_checkpoint
 from tests.helpers.shapes import ALBERT_ONLY_SHAPES, HF_SHAPES, TINY, random_batch
 
@@ -359,6 +365,20 @@ def test_continued_run_ends_in_the_bytes_of_one_run(
         "positions": "tile", "stack": False,
         "changes": ["schedule.decay_steps: 30 -> None", "schedule.total_steps: 15 -> 30"],
     }  # fmt: skip
+
+
+def test_continued_run_records_no_steps_of_its_parent(
+    command: Sequence[object], recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    parent = tmp_path / "parent"
+    call = (*command, "--out", parent, "-s", "train.log_every=10")
+    assert start(tmp_path / "log", *call, before=partial(terminate_at_step, 3)).wait() == 75
+    assert checkpoint.read_state(parent / "step-00000003").window.counts["loss"] == 3, "stopped between two records"
+    settings = (f"warm_start.continues={parent}",)
+    with open_inputs(str(recipe), tiny_data, tmp_path / "run", settings, "cpu", verify=False) as inputs:
+        job = inputs.new_job(inputs.recipe)
+        state = set_first_weights(inputs, job, make_optimizer(job.model, inputs.recipe.optimizer), tmp_path / "run")
+    assert (state.step, state.window) == (3, StepWindow())
 
 
 def test_continued_run_on_two_ranks_equals_one(
