@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from albert_cli.data.build_report import BuildReport
 from albert_cli.data.records import BuildSettings
 from albert_cli.errors import AlbertError, ConfigError, Interrupted, NetworkError
 from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items, use_cluster
+from albert_cli.executor.cluster import _ClusterExecutor
 from albert_cli.work_plan import current_command
 from tests.helpers.executor_calls import (
     answer,
@@ -211,3 +214,13 @@ def test_slurm_cluster_without_slurm_is_a_configuration_error(monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="has no sbatch"), use_cluster("slurm:2"):
         raise AssertionError
+
+
+def test_outcome_that_is_no_exception_ends_the_future() -> None:
+    class Client:
+        async def gather(self, future: object, *, asynchronous: bool) -> object:
+            raise SystemExit(3)
+
+    future = Future[object]()
+    asyncio.run(_ClusterExecutor(Client())._copy_outcome(None, future))
+    assert isinstance(future.exception(timeout=0), SystemExit)
