@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,9 @@ def test_predict_answers_a_pipe_line_by_line(tuned: Callable[[str], Path]) -> No
 @pytest.mark.parametrize("command", ["predict", "encode"])
 def test_interrupted_command_ends_while_its_pipe_is_open(command: str, tuned: Callable[[str], Path]) -> None:
     call = [sys.executable, "-m", "albert_cli", command, str(tuned("cola")), "--input", "-", "--device", "cpu"]
-    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as service:
+    # A shell starts background jobs, perhaps this test, with SIGINT ignored, and a child inherits that.
+    notice_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=notice_sigint) as service:
         assert service.stdin is not None and service.stdout is not None
         service.stdin.write(b"bade figo\n")
         service.stdin.flush()
