@@ -198,11 +198,11 @@ def choose_chunks(
     document = np.empty_like(anchor)
     groups = corpus.group_by_shard(anchor, corpus.token_starts)
     while several := list(islice(groups, _SHARDS_AT_A_TIME)):
-        rows = np.concatenate([group[0] for group in several])
-        counts = [len(group[0]) for group in several]
-        shards = [group[1] for group in several]
-        first_token = np.repeat([group[2] for group in several], counts)
-        first_document = np.repeat([group[3] for group in several], counts)
+        rows_of_shards, shards, first_tokens, first_documents = zip(*several, strict=True)
+        rows = np.concatenate(rows_of_shards)
+        counts = [len(shard_rows) for shard_rows in rows_of_shards]
+        first_token = np.repeat(first_tokens, counts)
+        first_document = np.repeat(first_documents, counts)
         ends = list(accumulate(counts))
         sentences = OffsetsOfShards([shard.sentence_offsets for shard in shards], ends)
         documents = OffsetsOfShards([shard.document_offsets for shard in shards], ends)

@@ -177,14 +177,6 @@ def _call_in_context(directory: Path, argv: list[str], call: Callable[..., T], *
         raise
 
 
-def shut_down(executor: Executor) -> None:
-    """Cancel the work that has not begun; wait until the processes of a local executor have ended."""
-    if isinstance(executor, ProcessPoolExecutor):
-        executor.shutdown(cancel_futures=True)
-    else:
-        executor.shutdown()  # cancels all calls without a result
-
-
 def lost_worker_errors() -> tuple[type[BaseException], ...]:
     """Return the types of the exception that a cluster raises after two workers were lost with the same work.
 

@@ -223,7 +223,7 @@ class _ClusterWorkers(Generic[T]):
         self._stop_event.set()
 
     def close(self) -> None:
-        cluster.shut_down(self._executor)
+        self._executor.shutdown(cancel_futures=True)
 
 
 # ---------------------------------------------------------------- in a worker's process

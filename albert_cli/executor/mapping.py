@@ -85,7 +85,7 @@ def _map(
         except cluster.lost_worker_errors() as error:  # Dask has already repeated the work once
             raise AlbertError(f"a worker of the cluster was lost twice ({error})", remedy) from None
         finally:
-            cluster.shut_down(executor)  # shuts down a local executor too
+            executor.shutdown(cancel_futures=True)
 
 
 def _fill_and_collect(
