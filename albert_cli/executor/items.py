@@ -84,7 +84,7 @@ def run_items(
         with stopping_on_signals(lambda: None, max_seconds):
             for item in items:  # they are sorted, so this order respects `item.needs`
                 if not is_stop_requested():
-                    record(item, item.call(*item.arguments))
+                    record(item, call_interruptibly(item.call, item.arguments, (signal.SIGTERM, signal.SIGINT)))
     else:
         workers: _Workers[T]
         if cluster.has_cluster():
@@ -251,8 +251,10 @@ def _start_worker(slot: int, limits: WorkerLimits, quiet: bool, debug: bool, env
     ranks.exit_with_parent()
 
 
-def call_interruptibly(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
-    """Call a function, and raise `Interrupted` within the call when the process receives SIGTERM.
+def call_interruptibly(
+    call: Callable[..., T], arguments: tuple[Any, ...], numbers: tuple[signal.Signals, ...] = (signal.SIGTERM,)
+) -> T:
+    """Call a function, and raise `Interrupted` within the call when the process receives one of the signals `numbers`.
 
     A training loop replaces this handler, and raises `Interrupted` only after saving.
     """
@@ -260,5 +262,5 @@ def call_interruptibly(call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted("stopped before training")
 
-    with ranks.handle_signals((signal.SIGTERM,), interrupt):
+    with ranks.handle_signals(numbers, interrupt):
         return call(*arguments)

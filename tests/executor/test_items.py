@@ -12,7 +12,7 @@ import pytest
 
 from albert_cli.errors import AlbertError, ConfigError, Interrupted
 from albert_cli.executor import WorkerLimits, WorkItem, run_items
-from tests.helpers.executor_calls import answer, crash, fail, kill_self, kill_self_once
+from tests.helpers.executor_calls import answer, crash, fail, kill_self, kill_self_once, stop_self
 
 Outcome = int | BaseException
 
@@ -76,6 +76,15 @@ def test_run_items_starts_nothing_after_sigterm() -> None:
     with pytest.raises(Interrupted):
         run_items(items, WorkerLimits(in_process=True), record)
     assert recorded == ["a"] and signal.getsignal(signal.SIGTERM) is handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_items_interrupts_a_call_that_has_not_begun_to_train(number: signal.Signals) -> None:
+    """A signal that only set a flag would be lost: a training loop that begins later would run to its end."""
+    record = Recorder()
+    with pytest.raises(Interrupted):
+        run_items([WorkItem("a", stop_self, (number,))], WorkerLimits(in_process=True), record)
+    assert record.outcomes == {}, "the call did not return"
 
 
 def test_run_items_replaces_a_worker_killed_between_items() -> None:

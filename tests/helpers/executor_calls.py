@@ -103,6 +103,12 @@ def take_lock(folder: Path) -> int:
         return 1
 
 
+def stop_self(number: signal.Signals) -> int:
+    """Send a signal to this process before any training loop handles it, as at the end of `--max-time`."""
+    os.kill(os.getpid(), number)
+    return 0
+
+
 def wait_for_sigterm(folder: Path) -> int:
     """Wait for SIGTERM, then write a file and raise `Interrupted`."""
 
