@@ -260,7 +260,7 @@ def call_interruptibly(
     """
 
     def interrupt(number: int, frame: object) -> None:
-        raise Interrupted("stopped before training")
+        raise Interrupted("stopped")
 
     with ranks.handle_signals(numbers, interrupt):
         return call(*arguments)
