@@ -14,12 +14,13 @@ from tokenizers import Tokenizer
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.build_vocabulary import VocabularySettings, build_vocabulary, read_symbols
 from albert_cli.text.clean import Cleaning, NormalForm, clean
+from albert_cli.text.corpus import read_documents
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
 from albert_cli.text.sentences import split_sentences
 from albert_cli.text.unigram import normalize_symbols, train_unigram
 from tests.helpers.command import albert
-from tests.helpers.text_files import build_largest_vocabulary, manual_paragraphs
+from tests.helpers.text_files import build_largest_vocabulary
 from tests.helpers.vocabularies import load_sentencepiece
 
 KEEP_ALL = Cleaning(lowercase=False, strip_accents=False, normal_form="NFKC")
@@ -78,28 +79,28 @@ def test_symbols_are_one_token_wherever_they_occur(vocabulary: SentencePieceVoca
 
 
 @pytest.fixture(scope="module")
-def manual_sentences() -> list[str]:
-    sentences = itertools.chain.from_iterable(map(split_sentences, manual_paragraphs()))
-    return list(filter(None, (clean(sentence, Cleaning()) for sentence in sentences)))
+def docs_sentences() -> list[str]:
+    documents = read_documents(["docs:stdlib"])
+    sentences = itertools.chain.from_iterable(split_sentences(document.text) for document in documents)
+    cleaned = (clean(sentence, Cleaning()) for sentence in sentences)
+    return list(itertools.islice(filter(None, cleaned), 3000))
 
 
 @pytest.mark.parametrize(("symbol", "size"), [("the", 1000), ("int", 2000)])
-def test_symbol_in_other_words_has_equal_ids(
-    symbol: str, size: int, manual_sentences: list[str], tmp_path: Path
-) -> None:
-    model = train_unigram(manual_sentences, size, 0.9995, seed=0, symbols=[symbol])
+def test_symbol_in_other_words_has_equal_ids(symbol: str, size: int, docs_sentences: list[str], tmp_path: Path) -> None:
+    model = train_unigram(docs_sentences, size, 0.9995, seed=0, symbols=[symbol])
     vocabulary = SentencePieceVocabulary(model, Cleaning())
     (tmp_path / "out").mkdir()
     vocabulary.copy_to(tmp_path / "out")
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    ids = vocabulary.encode_batch(manual_sentences)
-    encodings = tokenizer.encode_batch(manual_sentences, add_special_tokens=False)
+    ids = vocabulary.encode_batch(docs_sentences)
+    encodings = tokenizer.encode_batch(docs_sentences, add_special_tokens=False)
     assert [encoding.ids for encoding in encodings] == ids
-    assert [offsets.ids.tolist() for offsets in vocabulary.encode_with_offsets(manual_sentences)] == ids
+    assert [offsets.ids.tolist() for offsets in vocabulary.encode_with_offsets(docs_sentences)] == ids
     # transformers saves the vocabulary without its `spiece.model`.
     (tmp_path / "out" / "spiece.model").unlink()
     saved = load_sentencepiece(tmp_path / "out")
-    assert saved.encode_batch(manual_sentences) == ids
+    assert saved.encode_batch(docs_sentences) == ids
     assert saved.fingerprint == vocabulary.fingerprint
 
 
