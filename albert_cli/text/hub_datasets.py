@@ -59,7 +59,9 @@ def open_rows(part: SourcePart) -> Rows:
 def _load(dataset: HubDataset) -> IterableDataset:
     """Return a data set as a stream of rows without images, audio and video, without downloading its files."""
     hub_access.prefer_offline()
-    from datasets import load_dataset
+    from datasets import config, load_dataset
 
+    # Otherwise `datasets` imports torch, in 3 s per process, only to support torch's data loaders.
+    config.TORCH_AVAILABLE = False
     rows = load_dataset(dataset.name, dataset.config or None, split=dataset.split, streaming=True)
     return cast("IterableDataset", hub_access.drop_media(rows))

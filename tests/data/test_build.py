@@ -196,8 +196,10 @@ def test_build_locked_directory_is_left_alone(small_vocabulary: Path, write_file
     assert out.is_dir()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("content", [b"", b"\n \n\n", b"Good text.\n\nBad \xff byte.\n"])
+@pytest.mark.parametrize(
+    ("content", "workers"),
+    [(b"", 1), (b"\n \n\n", 1), (b"Good text.\n\nBad \xff byte.\n", 1), (b"Good text.\n\nBad \xff byte.\n", 2)],
+)
 def test_build_bad_text_leaves_nothing(
     small_vocabulary: Path, tmp_path: Path, out: Path, content: bytes, workers: int
 ) -> None:
@@ -310,7 +312,7 @@ def test_build_touched_source_is_up_to_date(small_vocabulary: Path, write_files:
     (path,) = write_files(1)
     build_data([path], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     os.utime(path, ns=(1, 1))
-    assert build([path], small_vocabulary, out, TENTH_HELD_OUT, workers=2).up_to_date
+    assert build([path], small_vocabulary, out, TENTH_HELD_OUT).up_to_date
     change_one_byte(path)
     with pytest.raises(BusyError, match="other text"):
         build([path], small_vocabulary, out, TENTH_HELD_OUT)

@@ -33,7 +33,7 @@ def test_build_array_jobs_give_the_same_bytes(small_vocabulary: Path, write_file
     sources = write_files(3)
     whole = tmp_path / "whole"
     out = tmp_path / "out"
-    build_data(sources, small_vocabulary, whole, TENTH_HELD_OUT, workers=2)
+    build_data(sources, small_vocabulary, whole, TENTH_HELD_OUT, workers=1)
     for index in (2, 0):
         build_data(sources, small_vocabulary, out, TENTH_HELD_OUT, workers=1, array_job=ArrayJob(index, 3))
     with pytest.raises(BusyError, match="unfinished build of other"):

@@ -37,10 +37,11 @@ def words_of(
 ) -> list[list[int]]:
     """Return the words of one sequence as lists of positions, with an empty list for a special token."""
     words: list[list[int]] = []
+    starts = vocabulary.word_boundaries().starts
     for position in range(int(packed.offsets[row]), int(packed.offsets[row + 1])):
         if packed.is_special[position]:
             words.append([])
-        elif words[-1] and settings.whole_word and not vocabulary.word_boundaries().starts[packed.ids[position]]:
+        elif words[-1] and settings.whole_word and not starts[packed.ids[position]]:
             words[-1].append(position)
         else:
             words.append([position])
@@ -52,6 +53,7 @@ def plain_spans(
 ) -> list[list[tuple[list[int], bool]]]:
     """Run the released generator's procedure one word at a time; return each sequence's (span, was shortened)."""
     everything = []
+    probabilities = ngram_probabilities(settings).tolist()
     for row in range(packed.offsets.size - 1):
         words = words_of(packed, row, settings)
         length = int(packed.offsets[row + 1] - packed.offsets[row])
@@ -64,7 +66,7 @@ def plain_spans(
         for first in order:
             if len(taken) >= budget:
                 break
-            (drawn,) = rng.choices(range(1, settings.ngram + 1), ngram_probabilities(settings).tolist())
+            (drawn,) = rng.choices(range(1, settings.ngram + 1), probabilities)
             reach = next(i for i in range(first, len(words)) if not words[i]) - first
             n = min(drawn, reach)
             while n > 1 and len(taken) + sum(map(len, words[first : first + n])) > budget:

@@ -14,9 +14,14 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("at_a_time", [1 << 23, 50])
+@pytest.mark.parametrize(("at_a_time", "workers"), [(1 << 23, 2), (50, 1)])
 def test_dedup_retains_the_first_of_equal_documents(
-    small_vocabulary: Path, documents: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+    at_a_time: int,
+    workers: int,
+    small_vocabulary: Path,
+    documents: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("albert_cli.data.rewrites._HASHES_AT_A_TIME", at_a_time)
     once, again, spaced, every = (tmp_path / f"{name}.txt" for name in "abcd")
@@ -34,9 +39,9 @@ def test_dedup_retains_the_first_of_equal_documents(
         assert document_set(tmp_path / "out", split) == document_set(tmp_path / "every", split)
     retained = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in iter_documents(shard)]
     assert len(retained) == len(set(retained))
-    build(sources, small_vocabulary, tmp_path / "two", settings, workers=2)
-    assert contents(tmp_path / "two") == contents(tmp_path / "out")
-    assert build(sources, small_vocabulary, tmp_path / "two", settings).up_to_date
+    build(sources, small_vocabulary, tmp_path / "again", settings, workers)
+    assert contents(tmp_path / "again") == contents(tmp_path / "out")
+    assert build(sources, small_vocabulary, tmp_path / "again", settings).up_to_date
 
 
 def test_dedup_after_killed_merge_drops_other_duplicates(
@@ -71,10 +76,12 @@ def test_dedup_on_nfs_deletes_no_mapped_file(
     assert renamed == []
 
 
-@pytest.mark.parametrize("split_bytes", [1 << 20, 1 << 10])
-@pytest.mark.parametrize("holdout", [0.2, 0.01])
+@pytest.mark.parametrize(
+    ("holdout", "split_bytes", "workers"),
+    [(0.2, 1 << 20, 1), (0.01, 1 << 20, 1), (0.2, 1 << 10, 1), (0.01, 1 << 10, 2)],
+)
 def test_holdout_of_few_documents_takes_at_least_one(
-    small_vocabulary: Path, documents: list[str], tmp_path: Path, holdout: float, split_bytes: int
+    holdout: float, split_bytes: int, workers: int, small_vocabulary: Path, documents: list[str], tmp_path: Path
 ) -> None:
     sources = []
     for number in range(6):
@@ -82,11 +89,11 @@ def test_holdout_of_few_documents_takes_at_least_one(
         path.write_text(documents[number])
         sources.append(str(path))
     settings = BuildSettings(holdout=holdout, split_bytes=split_bytes)
-    for workers in (1, 2):
-        report = build(sources, small_vocabulary, tmp_path / f"by-{workers}", settings, workers=workers)
+    for number in {1, workers}:
+        report = build(sources, small_vocabulary, tmp_path / f"by-{number}", settings, number)
         assert report.facts.totals["heldout"].documents >= 1
         assert report.facts.totals["train"].documents + report.facts.totals["heldout"].documents == 6
-    assert contents(tmp_path / "by-1") == contents(tmp_path / "by-2")
+    assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
     together = document_set(tmp_path / "by-1", "train") | document_set(tmp_path / "by-1", "heldout")
     assert len(together) == 6
     assert build(sources, small_vocabulary, tmp_path / "by-1", settings).up_to_date

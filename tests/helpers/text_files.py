@@ -13,6 +13,7 @@ from typing import Any
 from albert_cli.errors import InputError
 from albert_cli.text.build_vocabulary import BuiltVocabulary, VocabularySettings, build_vocabulary
 from albert_cli.text.corpus import read_documents
+from albert_cli.text.docstring_prose import extract_prose
 from albert_cli.text.read_settings import ReadSettings
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import SourceKind, TextSource
@@ -48,7 +49,14 @@ def iter_parts(path: Path, kind: SourceKind, part_bytes: int) -> Iterator[Source
         yield SourcePart(source, start, end if end < file_bytes else None)
 
 
-def write_numbered_sentences(folder: Path, count: int = 3000) -> Path:
+def manual_paragraphs() -> list[str]:
+    """Return the prose of the Python manual, 3,000 sentences, from the module of `help()`."""
+    from pydoc_data.topics import topics
+
+    return [paragraph for topic in topics.values() for paragraph in extract_prose(topic)]
+
+
+def write_numbered_sentences(folder: Path, count: int = 600) -> Path:
     """Write sentences with many numbers before commas, which tempt the trainer to join them."""
     path = folder / "numbers.txt"
     sentences = [f"In {1900 + i % 50}, {i},{i:03}, ships left the harbour of town {i % 7}." for i in range(count)]

@@ -104,6 +104,14 @@ def write_chinese_characters(directory: Path) -> Path:
 
 def train_byte_level(directory: Path) -> Path:
     """Train RoBERTa's kind of tokenizer."""
+    from tokenizers import Tokenizer
+
+    return _save(directory, Tokenizer.from_str(_byte_level()), _ROBERTA_ROLES)
+
+
+@functools.cache
+def _byte_level() -> str:
+    """Train RoBERTa's kind of tokenizer; return the content of its tokenizer.json."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -115,7 +123,7 @@ def train_byte_level(directory: Path) -> Path:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     tokenizer.train_from_iterator(lines_of_eight_languages(8000), trainer)
-    return _save(directory, tokenizer, _ROBERTA_ROLES)
+    return str(tokenizer.to_str())
 
 
 def train_byte_fallback(directory: Path) -> Path:

@@ -68,7 +68,7 @@ def test_build_with_other_settings_is_rejected(tmp_path: Path) -> None:
         build_vocabulary([source], out, VocabularySettings(121))
     with pytest.raises(BusyError, match=r"other settings \(cleaning\)"):
         build_vocabulary([source], out, VocabularySettings(120, Cleaning(lowercase=False)))
-    write_numbered_sentences(tmp_path, 2999)
+    write_numbered_sentences(tmp_path, 599)
     with pytest.raises(BusyError, match=r"other settings \(sources\)"):
         build_vocabulary([source], out, VocabularySettings(120))
 
@@ -94,16 +94,16 @@ def test_build_of_renamed_file_compares_its_format(
 def test_build_of_equal_text_gives_equal_bytes(tmp_path: Path) -> None:
     source = str(write_numbered_sentences(tmp_path))
     for name in ("a", "b"):
-        build_vocabulary([source], tmp_path / name, VocabularySettings(120, sample_size=1000))
+        build_vocabulary([source], tmp_path / name, VocabularySettings(120, sample_size=300))
     assert (tmp_path / "a" / "spiece.model").read_bytes() == (tmp_path / "b" / "spiece.model").read_bytes()
-    build_vocabulary([source], tmp_path / "c", VocabularySettings(120, sample_size=1000, seed=1))
+    build_vocabulary([source], tmp_path / "c", VocabularySettings(120, sample_size=300, seed=1))
     assert (tmp_path / "a" / "spiece.model").read_bytes() != (tmp_path / "c" / "spiece.model").read_bytes()
 
 
 ODD_TEXTS = {
     "one sentence": "This is one sentence.",
     "one sentence again and again": "The same sentence again.\n" * 5000,
-    "digits": "\n".join(str(i**5) for i in range(3000)),
+    "digits": "\n".join(str(i**5) for i in range(1000)),
     "digits and commas": "1,000,000, 2,\n" * 3000,
     "one letter": "a\n" * 3000,
     "nothing visible": "\u200b\u200c\u200d\ufeff\n" * 100,
@@ -177,24 +177,24 @@ def test_build_impossible_option_is_rejected(tmp_path: Path, options: dict[str, 
 
 
 def test_build_after_kill_resumes_to_the_same_vocabulary(tmp_path: Path) -> None:
-    source = write_numbered_sentences(tmp_path, 12_000)
+    source = write_numbered_sentences(tmp_path, 2000)
     out = tmp_path / "out"
     whole = tmp_path / "whole"
-    build_vocabulary([str(source)], whole, VocabularySettings(400))
+    build_vocabulary([str(source)], whole, VocabularySettings(200))
     conditions: list[Callable[[], bool]] = [
         lambda: (out / "request.json").exists(),
         lambda: bool(list(out.glob(".publish.*.tmp/*"))),
         lambda: any((out / name).exists() for name in ("spiece.model", "tokenizer.json", "vocabulary.json")),
     ]
     for number, condition in enumerate(conditions):
-        run = start(tmp_path / f"log-{number}", "vocab", source, "--out", out, "--size", 400)
+        run = start(tmp_path / f"log-{number}", "vocab", source, "--out", out, "--size", 200)
         run.reaches(condition)
         assert run.kill() in (0, -9), run.printed_text()
         if not (out / "manifest.json").exists():
             with pytest.raises(CheckpointError):
                 Vocabulary.load(out)
             assert "unfinished vocabulary" in inspect_directory(out).format()
-    result = build_vocabulary([str(source)], out, VocabularySettings(400))
+    result = build_vocabulary([str(source)], out, VocabularySettings(200))
     assert result.fingerprint == store.fingerprint(whole)
     assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
 
@@ -226,6 +226,6 @@ def test_vocab_prints_the_estimate_and_no_other_log(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True, cwd=tmp_path,
     )  # fmt: skip
     assert result.stdout.startswith("out: 120 tokens")
-    assert re.search(r"training on 3,000 sentences, 0.2 MB: takes about 0.1 GB of memory and \d+ s", result.stderr)
+    assert re.search(r"training on 600 sentences, 0.0 MB: takes about 0.1 GB of memory and \d+ s", result.stderr)
     assert "trainer_interface" not in result.stderr
     json.loads((tmp_path / "out" / "tokenizer.json").read_text())

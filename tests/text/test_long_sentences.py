@@ -28,12 +28,12 @@ LONG_LINES = {
 @pytest.mark.parametrize("words", LONG_LINES.values(), ids=LONG_LINES)
 def test_build_uses_the_text_of_long_lines(tmp_path: Path, words: list[str]) -> None:
     generator = random.Random(1)
-    lines = ["a short headline"] * 50 + ["".join(generator.choices(words, k=3000)) for _ in range(5)]
+    lines = ["a short headline"] * 50 + ["".join(generator.choices(words, k=3000))]
     (tmp_path / "a.txt").write_text("\n\n".join(lines), encoding="utf-8")
     built = build_largest_vocabulary(tmp_path / "a.txt", tmp_path / "out", cleaning=KEEP_ALL)
     assert built.report.tokens.character_coverage == 1
     assert built.report.tokens.unknown_rate == 0
-    assert built.report.sentences.training >= 50 + 5
+    assert built.report.sentences.training >= 50 + 1
 
 
 def test_build_splits_what_becomes_long_by_normalization(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def docs_sentences() -> list[str]:
     documents = read_documents(["docs:stdlib"])
     sentences = itertools.chain.from_iterable(split_sentences(document.text) for document in documents)
     cleaned = (clean(sentence, Cleaning()) for sentence in sentences)
-    return list(itertools.islice(filter(None, cleaned), 6000))
+    return list(itertools.islice(filter(None, cleaned), 3000))
 
 
 @pytest.mark.parametrize(("symbol", "size"), [("the", 1000), ("int", 2000)])

@@ -44,10 +44,10 @@ def differing(v: SentencePieceVocabulary, fast: Any, texts: list[str]) -> list[s
 
 
 def test_auto_tokenizer_needs_no_protobuf(vocabulary_dir: Path) -> None:
-    """Load the tokenizer where protobuf and sentencepiece cannot be imported."""
+    """Load the tokenizer where protobuf and sentencepiece cannot be imported, nor torch, which takes seconds."""
     program = """
 import sys
-sys.modules["google.protobuf"] = sys.modules["sentencepiece"] = None
+sys.modules["google.protobuf"] = sys.modules["sentencepiece"] = sys.modules["torch"] = None
 from transformers import AutoTokenizer
 print(AutoTokenizer.from_pretrained(sys.argv[1])("one two", "three")["input_ids"])
 """
