@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from albert_cli.errors import ConfigError
@@ -124,9 +125,14 @@ def type_at(schema: object, path: Sequence[int | str]) -> object:
     return schema
 
 
-def types_of_keys(schema: object) -> dict[str, object]:
+def types_of_keys(schema: object) -> Mapping[str, object]:
     """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    return typing.get_type_hints(_find_dataclass(schema) or object)
+    return _resolve_types(_find_dataclass(schema) or object)
+
+
+@functools.cache  # resolving them takes a millisecond, and the error for one unknown key needs them for every section
+def _resolve_types(section: type[object]) -> Mapping[str, object]:
+    return typing.get_type_hints(section)
 
 
 def _find_dataclass(hint: object) -> type[object] | None:

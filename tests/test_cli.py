@@ -117,9 +117,9 @@ def test_removed_working_directory_is_reported(tmp_path: Path) -> None:
 
 
 def test_error_does_not_go_to_stdout_if_stderr_is_closed() -> None:
-    command = f"{shlex.quote(sys.executable)} -m albert_cli inspect nowhere 2>&-"
+    command = f"{shlex.quote(sys.executable)} -m albert_cli recipes show nowhere 2>&-"
     result = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
-    assert (result.returncode, result.stdout) == (4, "")
+    assert (result.returncode, result.stdout) == (2, "")
 
 
 def test_closed_pipe_behind_stdout_is_no_error() -> None:
