@@ -112,9 +112,7 @@ def test_walrus_occurs_in_conditions_only() -> None:
         conditions += [test for node in nodes(path) if isinstance(node, ast.comprehension) for test in node.ifs]
         allowed = {id(inner) for condition in conditions for inner in ast.walk(condition)}
         bad += [
-            at(path, node.lineno)
-            for node in nodes(path)
-            if isinstance(node, ast.NamedExpr) and id(node) not in allowed
+            at(path, node.lineno) for node in nodes(path) if isinstance(node, ast.NamedExpr) and id(node) not in allowed
         ]
     assert bad == []
 

@@ -28,7 +28,7 @@ def command(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> list[s
 def expected(tmp_path_factory: pytest.TempPathFactory, command: list[str]) -> Path:
     """The last checkpoint of one undisturbed process."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    albert(*command, "--out", out, "--quiet")
+    albert(*command, "--out", out, "--quiet", "-s", "train.save_every=0")
     return out / f"step-{STEPS:08d}"
 
 
