@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from albert_cli.errors import ConfigError
 from albert_cli.formatting import format_toml_value, suggest
@@ -124,12 +125,18 @@ def type_at(schema: object, path: Sequence[int | str]) -> object:
     return schema
 
 
-def types_of_keys(schema: object) -> dict[str, object]:
+def types_of_keys(schema: object) -> Mapping[str, object]:
     """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    return typing.get_type_hints(_find_dataclass(schema) or object)
+    section = _find_dataclass(schema)
+    return {} if section is None else _resolve_types(section)
 
 
-def _find_dataclass(hint: object) -> type[object] | None:
+@functools.cache  # resolving them takes a millisecond, and the error for one unknown key needs them for every section
+def _resolve_types(section: type[Any]) -> Mapping[str, object]:
+    return typing.get_type_hints(section)
+
+
+def _find_dataclass(hint: object) -> type[Any] | None:
     """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`, or None."""
     for candidate in (hint, *typing.get_args(hint)):
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):

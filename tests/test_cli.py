@@ -117,9 +117,9 @@ def test_removed_working_directory_is_reported(tmp_path: Path) -> None:
 
 
 def test_error_does_not_go_to_stdout_if_stderr_is_closed() -> None:
-    command = f"{shlex.quote(sys.executable)} -m albert_cli inspect nowhere 2>&-"
+    command = f"{shlex.quote(sys.executable)} -m albert_cli recipes show nowhere 2>&-"
     result = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
-    assert (result.returncode, result.stdout) == (4, "")
+    assert (result.returncode, result.stdout) == (2, "")
 
 
 def test_closed_pipe_behind_stdout_is_no_error() -> None:
@@ -165,13 +165,15 @@ class Artifacts:
 
 @pytest.fixture(scope="module")
 def artifacts(
-    tmp_path_factory: pytest.TempPathFactory, documents_file: Path, tiny_vocabulary: Path, tiny_data: Path
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], tiny_vocabulary: Path, tiny_data: Path
 ) -> Artifacts:
     folder = tmp_path_factory.mktemp("artifacts")
+    text = folder / "text.txt"
+    text.write_text("\n\n".join(documents[:60]), encoding="utf-8")
     run = pretrained(tiny_data, folder / "run")
     table = write_table(folder / "table")
     albert("finetune", "table", "--checkpoint", run, "--data", table, "--out", folder / "task", *QUICK)
-    return Artifacts(documents_file, tiny_vocabulary, tiny_data, run, table, folder / "task")
+    return Artifacts(text, tiny_vocabulary, tiny_data, run, table, folder / "task")
 
 
 def commands(artifacts: Artifacts, new: Path) -> dict[str, list[object]]:

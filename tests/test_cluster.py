@@ -19,6 +19,7 @@ from albert_cli.data.build import build_data
 from albert_cli.data.records import BuildSettings
 from albert_cli.errors import ConfigError, InputError
 from albert_cli.text.read_settings import ReadSettings
+from tests.helpers.command import albert
 from tests.helpers.data_directories import contents
 from tests.helpers.processes import free_port
 from tests.helpers.programs import ROOT, install, make_environment
@@ -44,10 +45,9 @@ def run(command: list[str], env: dict[str, str]) -> str:
     return result.stdout
 
 
-def assert_merge_equals_single_build(tmp_path: Path, sources: list[str], vocabulary: Path, env: dict[str, str]) -> None:
+def assert_merge_equals_single_build(tmp_path: Path, sources: list[str], vocabulary: Path) -> None:
     """Merge the jobs' shards by the command without `--task`; assert that a single build writes the same bytes."""
-    albert = [str(tmp_path / "bin" / "albert"), "data", *sources, "--vocab", str(vocabulary), "--out"]
-    run([*albert, str(tmp_path / "corpus" / "data"), "--workers", "1"], env)
+    albert("data", *sources, "--vocab", vocabulary, "--out", tmp_path / "corpus" / "data", "--workers", 1)
     build_data(sources, vocabulary, tmp_path / "whole", BuildSettings(read=ReadSettings()), workers=1)
     assert contents(tmp_path / "corpus" / "data") == contents(tmp_path / "whole")
 
@@ -65,20 +65,18 @@ def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path
         assert f"job {job}/2, 2 work units" in run(["bash", str(CLUSTER / "data.slurm")], env)
     # A job that is repeated alone still has its number in the whole array.
     alone = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_MAX": "1"}
-    repeated_environment = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
-    repeated = run(["bash", str(CLUSTER / "data.slurm")], repeated_environment)
+    env = make_environment(tmp_path, **shared, **alone, SLURM_ARRAY_TASK_ID="1")
+    repeated = run(["bash", str(CLUSTER / "data.slurm")], env)
     assert "job 1/2, 2 work units" in repeated
     assert "4 of 4 work units are finished" in repeated
-    assert_merge_equals_single_build(tmp_path, sources, tiny_vocabulary, repeated_environment)
+    assert_merge_equals_single_build(tmp_path, sources, tiny_vocabulary)
 
 
 def test_slurm_array_leaves_globs_to_albert(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     variables = {"SOURCES": f"{corpus}/*.txt", "VOCABULARY": str(tiny_vocabulary), "OUT": str(tmp_path / "data")}
     array = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_ID": "0"}
-    environment = make_environment(tmp_path, **variables, **array)
-    run(["bash", str(CLUSTER / "data.slurm")], environment)
-    status = run([str(tmp_path / "bin" / "albert"), "status", variables["OUT"]], environment)
-    assert shlex.quote(variables["SOURCES"]) in status
+    run(["bash", str(CLUSTER / "data.slurm")], make_environment(tmp_path, **variables, **array))
+    assert shlex.quote(variables["SOURCES"]) in albert("status", variables["OUT"]).out
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ def test_kubernetes_job_builds_the_data_of_one_process(tmp_path: Path, corpus: P
     for index in ("0", "1"):
         env |= {"JOB_COMPLETIONS": "2", "JOB_COMPLETION_INDEX": index}
         assert f"job {index}/2" in run(command, make_environment(tmp_path, **env))
-    assert_merge_equals_single_build(tmp_path, [str(corpus)], tiny_vocabulary, make_environment(tmp_path))
+    assert_merge_equals_single_build(tmp_path, [str(corpus)], tiny_vocabulary)
 
 
 # ---------------------------------------------------------------- pretraining
@@ -166,7 +164,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     return folder
 
 
-SHORT = "--device cpu -s schedule.total_steps=400 -s train.eval_every=400 -s train.save_every=0"
+SHORT = "--device cpu -s schedule.total_steps=100 -s train.eval_every=100 -s train.save_every=0"
 SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), *SHORT.split()]
 
 
@@ -253,4 +251,4 @@ def test_kubernetes_resumes_the_run_of_the_slurm_job(stopped: Path, tiny_data: P
     result = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert f"resuming from step {saved_step}" in result.stderr
-    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 400)
+    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 100)

@@ -486,13 +486,13 @@ def test_lock_allows_one_run_per_directory(tmp_path: Path) -> None:
 _FULL_DISK = """
 import json, sys
 from pathlib import Path
-import torch
-from safetensors.torch import save_file
+import numpy as np
+from safetensors.numpy import save_file
 from albert_cli import store
 from albert_cli.journal import Journal
 from albert_cli.errors import CheckpointError
 disk = Path(sys.argv[1])
-big = torch.zeros(100_000)
+big = np.zeros(100_000, np.float32)
 with store.commit_directory(disk / "small", "checkpoint") as staging:
     store.write_text(staging / "a", "x")
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.helpers.syntax import parse
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "albert_cli").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -25,12 +27,9 @@ NO_PHRASE = re.compile(
 
 
 @cache
-def nodes(path: Path) -> list[tuple[ast.AST, ast.AST | None]]:
-    """Return every node of a file with its parent; the list is cached for the other rules."""
-    pairs: list[tuple[ast.AST, ast.AST | None]] = [(ast.parse(path.read_text(encoding="utf-8")), None)]
-    for node, _ in pairs:
-        pairs.extend((child, node) for child in ast.iter_child_nodes(node))
-    return pairs
+def nodes(path: Path) -> list[ast.AST]:
+    """Return every node of a file; the list is cached for the other rules."""
+    return list(ast.walk(parse(path)))
 
 
 def at(path: Path, line: int) -> str:
@@ -38,7 +37,7 @@ def at(path: Path, line: int) -> str:
 
 
 def assigned_names(path: Path) -> Iterator[tuple[str, int]]:
-    for node, _ in nodes(path):
+    for node in nodes(path):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
         elif isinstance(node, ast.arg):
@@ -53,7 +52,7 @@ def test_names_say_what_a_thing_is() -> None:
 def test_class_names_occur_once() -> None:
     where = defaultdict(list)
     for path in PACKAGE:
-        for node, _ in nodes(path):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 where[node.name].append(at(path, node.lineno))
     assert {name: locations for name, locations in where.items() if len(locations) > 1} == {}
@@ -62,7 +61,7 @@ def test_class_names_occur_once() -> None:
 def test_docstrings_begin_with_no_question_word() -> None:
     bad = []
     for path in SOURCES:
-        for node, _ in nodes(path):
+        for node in nodes(path):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 docstring = ast.get_docstring(node) or ""
                 if NO_OPENING.match(docstring):
@@ -74,7 +73,7 @@ def test_a_statement_assigns_at_most_two_listed_values() -> None:
     bad = [
         at(path, node.lineno)
         for path in PACKAGE
-        for node, _ in nodes(path)
+        for node in nodes(path)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple)
         if len(node.value.elts) > 2
     ]
@@ -85,7 +84,7 @@ def test_functions_have_at_most_sixty_lines() -> None:
     bad = [
         f"{at(path, node.lineno)} {node.name}"
         for path in PACKAGE
-        for node, _ in nodes(path)
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
     ]
     assert bad == []
@@ -100,8 +99,8 @@ def test_conditional_expressions_are_not_chained() -> None:
     bad = [
         at(path, node.lineno)
         for path in PACKAGE
-        for node, parent in nodes(path)
-        if isinstance(node, ast.IfExp) and isinstance(parent, ast.IfExp)
+        for node in nodes(path)
+        if isinstance(node, ast.IfExp) and any(isinstance(child, ast.IfExp) for child in ast.iter_child_nodes(node))
     ]
     assert bad == []
 
@@ -109,13 +108,11 @@ def test_conditional_expressions_are_not_chained() -> None:
 def test_walrus_occurs_in_conditions_only() -> None:
     bad = []
     for path in PACKAGE:
-        conditions = [node.test for node, _ in nodes(path) if isinstance(node, ast.If | ast.While)]
-        conditions += [test for node, _ in nodes(path) if isinstance(node, ast.comprehension) for test in node.ifs]
+        conditions = [node.test for node in nodes(path) if isinstance(node, ast.If | ast.While)]
+        conditions += [test for node in nodes(path) if isinstance(node, ast.comprehension) for test in node.ifs]
         allowed = {id(inner) for condition in conditions for inner in ast.walk(condition)}
         bad += [
-            at(path, node.lineno)
-            for node, _ in nodes(path)
-            if isinstance(node, ast.NamedExpr) and id(node) not in allowed
+            at(path, node.lineno) for node in nodes(path) if isinstance(node, ast.NamedExpr) and id(node) not in allowed
         ]
     assert bad == []
 
@@ -134,7 +131,7 @@ def test_test_names_have_at_most_sixty_characters() -> None:
     bad = [
         f"{at(path, node.lineno)} {node.name}"
         for path in TESTS
-        for node, _ in nodes(path)
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and len(node.name) > 60
     ]
     assert bad == []
@@ -144,7 +141,7 @@ def test_test_modules_do_not_import_each_other() -> None:
     bad = [
         at(path, node.lineno)
         for path in TESTS
-        for node, _ in nodes(path)
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and re.search(r"\btest_|\bconftest$", node.module or "")
     ]
     assert bad == []

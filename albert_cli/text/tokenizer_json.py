@@ -14,7 +14,6 @@ and SentencePiece's normalizer do. So the ids are equal, with four exceptions:
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.normalizers import Normalizer
 
+# The first four planes of Unicode. No other plane has white space or combining characters.
+_CODES_OF_SCRIPTS = range(0x40000)
 # Character classes in the condition Final_Sigma of the Unicode standard, section 3.13
 _CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
@@ -184,10 +185,10 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
     return normalizers.Sequence(steps)
 
 
-@functools.cache  # a call takes a pass over all of Unicode
+@functools.cache  # a call takes a pass over four planes of Unicode
 def _build_character_class(belongs: Callable[[str], object]) -> str:
     """Return a regular expression's class, without the brackets, of the characters for which `belongs` returns true."""
-    return _format_ranges(filter(belongs, map(chr, range(sys.maxunicode + 1))))
+    return _format_ranges(filter(belongs, map(chr, _CODES_OF_SCRIPTS)))
 
 
 def _format_ranges(characters: Iterable[str]) -> str:

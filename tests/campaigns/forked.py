@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from tests.helpers.command import command_line
+
 # The limit of CPU time, ten times that of the slowest command. After half of it a child receives SIGTERM.
 SECONDS = 60
 MEMORY = 3 << 30  # bytes of address space in addition to those of this process
@@ -45,6 +47,7 @@ def run(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[],
 
 def start(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None = None) -> int:
     """Start `albert ARGUMENTS` and return its process ID; `before` is called in the child before the command."""
+    command_line()  # builds it here, once for all children
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -90,11 +93,9 @@ def _run_child(arguments: Sequence[str], folder: Path, logs: Path, before: Calla
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS // 2, SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.chdir(folder)
-        from albert_cli.cli import app
-
         if before is not None:
             before()
-        app(list(arguments))
+        command_line()(list(arguments))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 99
     except BaseException:

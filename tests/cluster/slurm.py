@@ -141,18 +141,18 @@ class Slurm:
         """Return the states of a job, one for each member of an array."""
         return self.call("squeue", "--noheader", "--states=all", "--array", "--jobs", job, "--format=%T").split()
 
-    def wait(self, condition: Callable[[], bool], log: Path | None = None) -> None:
-        """Wait until the condition holds; if it does not, fail with the last part of `log`."""
+    def wait(self, condition: Callable[[], bool], log: Path | None = None, interval: float = 0.2) -> None:
+        """Check the condition every `interval` seconds until it holds; if it does not, fail with the end of `log`."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > deadline:
                 printed = log.read_text(errors="replace")[-4000:] if log is not None and log.exists() else ""
                 raise AssertionError(f"{self.call('squeue', '--states=all')}\n{printed}")
-            time.sleep(0.2)
+            time.sleep(interval)
 
     def wait_for_end(self, job: str, log: Path | None = None) -> list[str]:
         """Wait until every member of a job has ended; return their states."""
-        self.wait(lambda: not any(state in _UNFINISHED for state in self.states(job)), log)
+        self.wait(lambda: not any(state in _UNFINISHED for state in self.states(job)), log, interval=0.5)
         return self.states(job)
 
     def stop(self) -> None:

@@ -24,7 +24,7 @@ from tests.helpers.tiny_recipe import RECIPE
 
 __all__ = ["encoder", "inference"]
 RECIPES = ROOT / "recipes" / "cluster"
-STEPS = 1200
+STEPS = 300
 FEW_CORES = "--cpus-per-task=2"  # the recipes start as many workers as a job has cores
 _MISSING = missing_programs()
 pytestmark = pytest.mark.skipif(
@@ -150,7 +150,7 @@ def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_p
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
     run = tmp_path / "run"
-    settings = f"--device cpu -s schedule.total_steps={STEPS} -s train.eval_every=0 -s train.save_every=100".split()
+    settings = f"--device cpu -s schedule.total_steps={STEPS} -s train.eval_every=0 -s train.save_every=20".split()
     variables = {"RECIPE": str(recipe), "DATA": str(tiny_data), "OUT": str(run), "PROCESSES": "1", "PORT": free_port()}
     job = submit(slurm, tmp_path, "pretrain.slurm", "--nodes=2", "--", *settings, **variables)
     slurm.wait(lambda: bool(store.saved_steps(run)))
@@ -166,7 +166,8 @@ def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_p
     slurm.start_node(NODES[1])
     assert read_status(run)["state"] == "done"
     assert newest_step(run) == STEPS
-    albert("pretrain", recipe, "--data", tiny_data, "--out", tmp_path / "whole", "--quiet", *settings)
+    whole = ["--out", tmp_path / "whole", "--quiet", *settings, "-s", "train.save_every=0"]
+    albert("pretrain", recipe, "--data", tiny_data, *whole)
     for name in ("model.safetensors", "optimizer.safetensors"):
         files = [folder / f"step-{STEPS:08d}" / name for folder in (run, tmp_path / "whole")]
         assert files[0].read_bytes() == files[1].read_bytes()

@@ -35,7 +35,7 @@ class Ended:
 
 
 @functools.cache
-def _command_line() -> Callable[[list[str]], object]:
+def command_line() -> Callable[[list[str]], object]:
     """Return the command line; it is cached, because building it takes some hundredths of a second."""
     from typer.main import get_command
 
@@ -46,7 +46,7 @@ def _command_line() -> Callable[[list[str]], object]:
 
 def albert(*arguments: object, expect: int | None = 0) -> Ended:
     """Run `albert ARGUMENTS` in this process; assert that it exits with the code `expect` (None: any)."""
-    return run_command(_command_line(), arguments, expect)
+    return run_command(command_line(), arguments, expect)
 
 
 def run_command(command: Callable[[list[str]], object], arguments: Sequence[object], expect: int | None) -> Ended:

@@ -1,9 +1,12 @@
-"""Measure the matmul peak once in the fork server of `processes`, so that every process that it forks has the result.
+"""Prepare the fork server of `processes`, which imports this module last, for the processes that it forks.
 
-The fork server imports this module. `albert bench` then measures two matmuls per backend, as with `few_seconds`.
+It measures the matmul peak once, so that every process has the result. `albert bench` then measures two matmuls per
+backend, as with `few_seconds`. The forked processes do not collect the garbage of all imported modules again.
 """
 
 from __future__ import annotations
+
+import gc
 
 import torch
 
@@ -11,3 +14,4 @@ from albert_cli import machine
 
 machine.measure_matmul_peak.__kwdefaults__ = {"seconds": 0.0}
 machine.matmul_peak("fp32", torch.device("cpu"))
+gc.freeze()
