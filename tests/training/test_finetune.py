@@ -567,7 +567,7 @@ def test_finetune_regression_end_to_end(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("wi wi wi\n")
     predict_file(str(out), str(tmp_path / "in.txt"), tmp_path / "out.jsonl", "cpu")
     assert isinstance(predictions(tmp_path / "out.jsonl")[0]["prediction"], float)
-    bf16 = (*OVERRIDES, "schedule.total_steps=6", "train.precision=bf16")
+    bf16 = (*overrides, "train.precision=bf16")
     result = finetune(prepare("table", str(finished), str(tmp_path), bf16, "cpu"), tmp_path / "bf16", 0)
     bf16_rows = predictions(tmp_path / "bf16" / "predictions.dev.jsonl")
     labels = [row["label"] for row in bf16_rows]
@@ -593,7 +593,7 @@ def test_finetune_regression_learns_values_of_any_size(
 ) -> None:
     data = write_values(tmp_path / "data", low, high)
     encoder = untrained(tmp_path / "encoder", SHAPE, tiny_vocabulary)
-    overrides = (*OVERRIDES, "table.kind=regression", "schedule.total_steps=60", "train.eval_every=60")
+    overrides = (*OVERRIDES, "table.kind=regression", "schedule.total_steps=30", "train.eval_every=30")
     finetune(prepare("table", str(encoder), str(data), overrides, "cpu"), tmp_path / "run", 0)
     dev = predictions(tmp_path / "run" / "predictions.dev.jsonl")
     for value in (low, high):
