@@ -134,7 +134,7 @@ def test_compiled_block_has_two_graphs_and_static_weights(monkeypatch: pytest.Mo
     prepare_model(model, TrainSettings(compile="on"), CPU)
     rng = np.random.default_rng(0)
     with flash.use_cpu_kernels():
-        for step in range(30):
+        for step in range(12):
             lengths = tuple(map(int, rng.integers(2, 20, rng.integers(2, 7))))
             gradients(model, lengths, seed=step)
     torch._dynamo.reset()
@@ -246,7 +246,8 @@ def test_compile_error_in_training_raises_with_a_hint(monkeypatch: pytest.Monkey
         torch._dynamo.reset()
         model = PretrainingModel(SHAPE)
         prepare_model(model, TrainSettings(compile="on"), CPU)
-        with pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
+        # Variable-length attention is traced four times as fast as padded attention.
+        with flash.use_cpu_kernels(), pytest.raises(torch._dynamo.exc.TorchDynamoException) as raised:
             gradients(model)
     error = translate_error(raised.value)
     assert error is not None

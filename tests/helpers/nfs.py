@@ -14,7 +14,8 @@ needs_maps = pytest.mark.skipif(not MAPS.exists(), reason="this system does not 
 
 def is_mapped(path: Path) -> bool:
     """Return True if this process has mapped the file."""
-    return any(line.endswith(f" {path.resolve()}") for line in MAPS.read_text(encoding="utf-8").splitlines())
+    end = f" {path.resolve()}"
+    return any(line.endswith(end) for line in MAPS.read_text(encoding="utf-8").splitlines())
 
 
 def emulate_nfs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:

@@ -41,10 +41,11 @@ def test_resolve_auto_cpu_takes_bf16_if_faster(speedup: float, expected: str, mo
         machine, "describe_cpu", lambda: {"bf16_units": ["avx512_bf16"] if speedup > 1 else ["amx_bf16"]}
     )
     monkeypatch.setattr(device, "measure_bf16_speedup", lambda: speedup)
-    assert resolve(TrainSettings(), BASE).precision == expected
-    assert resolve(TrainSettings(), TINY).precision == "fp32"  # too narrow to be faster in bf16
+    settings = TrainSettings(matmul="torch")  # "auto" would measure which library is faster
+    assert resolve(settings, BASE).precision == expected
+    assert resolve(settings, TINY).precision == "fp32"  # too narrow to be faster in bf16
     for precision in ("fp32", "bf16"):
-        assert resolve(replace(TrainSettings(), precision=precision), TINY).precision == precision
+        assert resolve(replace(settings, precision=precision), TINY).precision == precision
 
 
 def test_measure_bf16_speedup_has_no_side_effects() -> None:
@@ -60,7 +61,7 @@ def test_measure_bf16_speedup_has_no_side_effects() -> None:
 
 def test_resolve_auto_threads_grow_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    settings = TrainSettings(precision="fp32")
+    settings = TrainSettings(precision="fp32", matmul="torch")
     narrow = replace(BASE, hidden_size=64, num_attention_heads=2, intermediate_size=256)
     threads = [resolve(settings, narrow, sequences, 32).threads for sequences in (16, 64, 256, 4096)]
     assert threads == sorted(threads)

@@ -14,12 +14,12 @@ from albert_cli.model import hub, loading
 from albert_cli.model.weight_files import WEIGHTS_FILE
 from albert_cli.training.pretrain import pretrain
 from tests.helpers.processes import end, start_ranks
-from tests.helpers.runs import LAST
 
+LAST = "step-00000010"
 OVERRIDES = [
     "init.words=cooccurrence", "init.neighbors=[-1]", "init.value_output_scale=0.7",
     "model.embedding_size=32", "model.hidden_size=32", "model.always_project=true",
-    "train.precision=fp32",
+    "schedule.total_steps=10", "train.precision=fp32",
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_init_is_saved_as_checkpoint(run: Path) -> None:
 
 def test_init_run_resumes_to_same_bytes(run: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     expected = [store.sha256_file(run / name / WEIGHTS_FILE) for name in ("init", LAST)]
-    for saved_steps in ([], [5, 10]):
+    for saved_steps in ([], [5]):
         resumed = Path(shutil.copytree(run, tmp_path / f"saved-{len(saved_steps)}"))
         for step in resumed.glob("step-*"):
             if int(step.name[5:]) not in saved_steps:

@@ -27,12 +27,12 @@ from tests.helpers.jobs import MakeJob, gradients, make_loop
 from tests.helpers.runs import read_curve
 
 
-@pytest.mark.parametrize("loss", ["sop", "nsp", "none"])
+@pytest.mark.parametrize("loss", ["sop", "none"])
 def test_accumulate_any_micro_batch_size_gives_the_same_gradient(loss: str, make_job: MakeJob) -> None:
     expected_losses, expected = gradients(make_job(train__micro_batch_size=8, data__sentence_loss=loss))
     assert set(expected_losses) == ({"mlm_loss"} if loss == "none" else {"mlm_loss", "order_loss"})
-    settings = [{"train__micro_batch_size": size} for size in (1, 3, 5, 100)]
-    settings += [{"batch__micro_tokens": tokens} for tokens in (32, 70, 1000)]
+    settings = [{"train__micro_batch_size": size} for size in (1, 3, 100)]
+    settings += [{"batch__micro_tokens": tokens} for tokens in (32, 70)]
     for setting in settings:
         job = make_job(**setting, data__sentence_loss=loss)
         sizes = [len(part.data.packed.ids) for part in job.sample_step(3, RankGroup())]
@@ -129,7 +129,7 @@ def test_loop_signal_stops_after_step(
 
 
 def test_loop_stopped_between_records_writes_the_same(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
-    overrides = ("train.log_every=10", "train.save_every=0")
+    overrides = ("schedule.total_steps=20", "train.log_every=10", "train.save_every=0")
     make_loop(make_job(), tmp_path / "uninterrupted", recipe, *overrides).run()
     job = make_job()
     stopped = make_loop(job, tmp_path / "run", recipe, *overrides)
@@ -150,7 +150,7 @@ def test_loop_stopped_between_records_writes_the_same(make_job: MakeJob, recipe:
     resumed.state = state
     resumed.run()
     curve = read_curve(tmp_path / "run")
-    assert [record["step"] for record in curve if "loss" in record] == [10, 20, 30]
+    assert [record["step"] for record in curve if "loss" in record] == [10, 20]
     assert curve == read_curve(tmp_path / "uninterrupted")
 
 

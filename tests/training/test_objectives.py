@@ -62,10 +62,11 @@ def test_training_learns_the_order_of_two_segments(tmp_path: Path) -> None:
     from albert_cli.text.build_vocabulary import VocabularySettings
 
     text = tmp_path / "text.txt"
-    text.write_text(ordered_documents(3000))
+    text.write_text(ordered_documents(1000))
     build_vocabulary.build_vocabulary([str(text)], tmp_path / "vocabulary", VocabularySettings(size=45))
     build.build_data([str(text)], tmp_path / "vocabulary", tmp_path / "data", BuildSettings(holdout=0.1), workers=1)
-    overrides = ["schedule.total_steps=450", "train.eval_every=450", "train.precision=fp32"]
+    overrides = ["model.num_hidden_layers=1", "optimizer.lr=4e-3", "schedule.total_steps=120", "train.eval_every=120"]
+    overrides += ["train.batch_size=32", "train.micro_batch_size=32", "train.precision=fp32"]
     result = pretrain("mini/experiment", tmp_path / "data", tmp_path / "run", overrides, device="cpu")
     assert result.metrics["order_accuracy"] > 0.7
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -31,9 +31,30 @@ from albert_cli.training import checkpoint, device
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.pretrain import pretrain
 from albert_cli.training.task_recipe import load_recipe as resolve_task
-from tests.helpers.namespaces import has_namespaces
+from tests.helpers.namespaces import enter_namespaces, has_namespaces
 from tests.helpers.processes import albert, start, terminate_at_step
-from tests.helpers.runs import LAST, copy_run, list_steps, poison_loss, read_curve, read_status, weights_hash
+from tests.helpers.runs import (
+    LAST,
+    checkpoint_hashes,
+    copy_run,
+    list_steps,
+    poison_loss,
+    read_curve,
+    read_status,
+    weights_hash,
+)
+
+TEN_STEPS = "schedule.total_steps=10"
+STEP_10 = "step-00000010"
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
+    """The directory of an uninterrupted run of ten steps; tests must not change it."""
+    out = tmp_path_factory.mktemp("short") / "out"
+    pretrain(str(recipe), tiny_data, out, [TEN_STEPS], device="cpu")
+    return out
+
 
 # ---------------------------------------------------------------- a run
 
@@ -106,7 +127,7 @@ def test_pretrain_jumping_clock_does_not_change_the_run(
 
 
 def test_pretrain_deterministic_is_same_on_cpu(
-    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tiny_data: Path, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = PretrainingJob.loss_sums
     enabled = set()
@@ -116,12 +137,12 @@ def test_pretrain_deterministic_is_same_on_cpu(
         return original(self, data)
 
     monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
-    pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.deterministic=true"], device="cpu")
+    pretrain(str(recipe), tiny_data, tmp_path / "run", [TEN_STEPS, "train.deterministic=true"], device="cpu")
     assert enabled == {True}
     assert not torch.are_deterministic_algorithms_enabled()
-    assert weights_hash(tmp_path / "run") == weights_hash(finished)
+    assert checkpoint_hashes(tmp_path / "run", STEP_10) == checkpoint_hashes(short, STEP_10)
     with pytest.raises(ConfigError, match=r"train\.deterministic: True -> False"):
-        pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
+        pretrain(str(recipe), tiny_data, tmp_path / "run", [TEN_STEPS], device="cpu")
 
 
 @pytest.mark.parametrize("step", [25, 30])
@@ -220,24 +241,24 @@ def test_pretrain_resumed_run_keeps_auto_values(
     """The values stay on a machine that would choose others, although the command repeats "auto"."""
     run = tmp_path / "run"
     uninterrupted = tmp_path / "uninterrupted"
-    overrides_with_auto = ["train.precision=auto"]
+    overrides_with_auto = [TEN_STEPS, "train.precision=auto"]
     monkeypatch.setattr(device, "_MIN_BF16_WIDTH", 1)
     monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 2.0)
-    for out in (run, uninterrupted):
-        pretrain(str(recipe), tiny_data, out, overrides_with_auto, device="cpu")
+    pretrain(str(recipe), tiny_data, run, overrides_with_auto, device="cpu")
+    shutil.copytree(run, uninterrupted)
     for path in (run / "recipe.toml", *run.glob("step-*/recipe.toml")):
         assert 'precision = "bf16"\n' in path.read_text() and '"auto"' not in path.read_text()
-    shutil.rmtree(run / LAST)
+    shutil.rmtree(run / STEP_10)
     monkeypatch.setattr(device, "measure_bf16_speedup", lambda: 0.5)
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "get_num_threads", lambda: 64)
         pretrain(str(recipe), tiny_data, run, overrides_with_auto, device="cpu")
     torch.set_num_threads(threads)  # the run has set it to the 64 of the patch
-    assert weights_hash(run) == weights_hash(uninterrupted)
+    assert checkpoint_hashes(run, STEP_10) == checkpoint_hashes(uninterrupted, STEP_10)
     assert (run / "recipe.toml").read_text() == (uninterrupted / "recipe.toml").read_text()
     overrides = [*overrides_with_auto, "train.threads=2"]  # allowed, because threads change only the rounding
-    assert pretrain(str(recipe), tiny_data, run, overrides, device="cpu").steps == 30
+    assert pretrain(str(recipe), tiny_data, run, overrides, device="cpu").steps == 10
     assert "threads = 2\n" in (run / "recipe.toml").read_text()
 
 
@@ -261,7 +282,10 @@ MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.js
 FILES = (*MODEL_FILES, "optimizer.safetensors", "state.json", "recipe.toml", "token_counts.safetensors")
 
 
-@pytest.mark.parametrize("file", [*FILES, "manifest.json"])
+# A checkpoint's manifest has the hashes of all its files; these are also read for themselves.
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "optimizer.safetensors", "state.json", "recipe.toml", "manifest.json"]
+)
 def test_pretrain_damaged_checkpoint_is_skipped(
     file: str, finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,14 +304,15 @@ def test_pretrain_damaged_checkpoint_is_skipped(
 
 
 def test_pretrain_all_checkpoints_damaged_restarts(
-    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    short: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = copy_run(finished, tmp_path)
+    run = copy_run(short, tmp_path)
     for step in run.glob("step-*"):
         (step / "state.json").write_text("{}")
-    pretrain(str(recipe), tiny_data, run, device="cpu")
+    pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu")
     assert "no checkpoint is intact, so the run restarts" in capfd.readouterr().err
-    assert weights_hash(run) == weights_hash(finished) and read_curve(run) == read_curve(finished)
+    assert checkpoint_hashes(run, STEP_10) == checkpoint_hashes(short, STEP_10)
+    assert read_curve(run) == read_curve(short)
     assert len(list(run.glob("damaged-step-*"))) == 2
 
 
@@ -308,32 +333,33 @@ def test_pretrain_recipe_or_data_that_does_not_fit_raises(recipe: Path, tiny_dat
 
 
 def test_pretrain_deletes_old_checkpoints(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.keep=4", "train.save_every=3"], device="cpu")
-    assert list_steps(tmp_path / "run") == [21, 24, 27, 30]
+    overrides = ["schedule.total_steps=8", "train.keep=3", "train.save_every=2"]
+    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert list_steps(tmp_path / "run") == [4, 6, 8]
     # As if the run was killed after it had written the last checkpoint and before it deleted the oldest.
-    shutil.copytree(tmp_path / "run" / "step-00000021", tmp_path / "run" / "step-00000018")
-    pretrain(str(recipe), tiny_data, tmp_path / "run", ["train.keep=4", "train.save_every=3"], device="cpu")
-    assert list_steps(tmp_path / "run") == [21, 24, 27, 30]
+    shutil.copytree(tmp_path / "run" / "step-00000004", tmp_path / "run" / "step-00000002")
+    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert list_steps(tmp_path / "run") == [4, 6, 8]
 
 
 # ---------------------------------------------------------------- divergence
 
 
 def test_pretrain_nan_loss_stops_before_update(
-    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tiny_data: Path, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     for name in ("sample_step", "loss_sums"):  # so that `undo` restores them
         monkeypatch.setattr(PretrainingJob, name, getattr(PretrainingJob, name))
-    poison_loss(17)
-    with pytest.raises(DivergedError, match="step 18: the loss or gradient is not finite") as error:
-        pretrain(str(recipe), tiny_data, run, device="cpu")
-    assert f"the last checkpoint is {run / 'step-00000015'}" in str(error.value.hint)
-    assert (read_status(run)["state"], read_status(run)["exit_code"], read_status(run)["step"]) == ("diverged", 5, 15)
+    poison_loss(7)
+    with pytest.raises(DivergedError, match="step 8: the loss or gradient is not finite") as error:
+        pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu")
+    assert f"the last checkpoint is {run / 'step-00000005'}" in str(error.value.hint)
+    assert (read_status(run)["state"], read_status(run)["exit_code"], read_status(run)["step"]) == ("diverged", 5, 5)
     monkeypatch.undo()
-    store.verify(run / "step-00000015")
-    pretrain(str(recipe), tiny_data, run, device="cpu")
-    assert weights_hash(run) == weights_hash(finished)
+    store.verify(run / "step-00000005")
+    pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu")
+    assert checkpoint_hashes(run, STEP_10) == checkpoint_hashes(short, STEP_10)
 
 
 def test_pretrain_huge_learning_rate_exits_with_5(command: Sequence[object], tmp_path: Path) -> None:
@@ -354,41 +380,44 @@ def test_pretrain_warmup_longer_than_the_run_raises(recipe: Path, tiny_data: Pat
 
 # ---------------------------------------------------------------- a full disk
 
-_SMALL_DISK = """
-import json, os, subprocess, sys
-import albert_cli.training.pretrain, torch.utils.tensorboard  # before the forks, to import them only once
-from albert_cli.cli import main
 
-disk, *sys.argv[1:] = sys.argv[1:]
-for mount in (["-t", "tmpfs", "-o", "size=700k"], ["-o", "remount,size=50m"]):
-    subprocess.run(["mount", *mount, "tmpfs", disk], check=True)
-    if not (child := os.fork()):
-        sys.exit(main())
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(json.dumps({"code": code, "files": os.listdir(f"{disk}/run")}), flush=True)
-subprocess.run(["sha256sum", f"{disk}/run/step-00000030/model.safetensors"], check=True)
-"""
+def attempt_on_small_disk(disk: Path) -> None:
+    """Run the command of this process on a disk that is too small, and once more after the disk has grown.
+
+    The command runs in two forks of this process, which prints their exit codes and what they have written.
+    """
+    enter_namespaces()
+    for mount in (["-t", "tmpfs", "-o", "size=700k"], ["-o", "remount,size=50m"]):
+        subprocess.run(["mount", *mount, "tmpfs", disk], check=True)
+        if not (child := os.fork()):
+            return  # to the command
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(json.dumps({"code": code, "files": [path.name for path in (disk / "run").iterdir()]}))
+    print(weights_hash(disk / "run"))
+    raise SystemExit
 
 
 @pytest.mark.skipif(not has_namespaces(), reason="no user namespaces (unshare -rm) to mount a small disk in")
 def test_pretrain_full_disk_keeps_last_checkpoint(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    call = ["unshare", "-rm", sys.executable, "-c", _SMALL_DISK, str(disk), *map(str, command)]
-    result = subprocess.run([*call, "--out", str(disk / "run")], capture_output=True, text=True, check=True)
-    attempts = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('{"code": ')]
-    assert [attempt["code"] for attempt in attempts] == [4, 0], result.stdout + result.stderr
+    run = start(tmp_path / "log", *command, "--out", disk / "run", before=partial(attempt_on_small_disk, disk))
+    assert run.wait() == 0, run.printed_text()
+    printed = run.printed_text()
+    attempts = [json.loads(line) for line in printed.splitlines() if line.startswith('{"code": ')]
+    assert [attempt["code"] for attempt in attempts] == [4, 0], printed
     assert not [name for attempt in attempts for name in attempt["files"] if name.endswith(".tmp")]
-    message = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", result.stderr)
-    assert message is not None, result.stderr
+    message = re.search(r"step-\d+: the disk is full \(([\d.]+) MB needed, ([\d.]+) MB free\)", printed)
+    assert message is not None, printed
     assert float(message[1]) > float(message[2]), message[0]
-    assert "resuming from step" in result.stderr, result.stderr
-    assert weights_hash(finished) in result.stdout
+    assert "resuming from step" in printed
+    assert weights_hash(finished) in printed
 
 
 def test_pretrain_infinite_gradient_names_the_tensor(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    overrides = ["schedule.total_steps=5"]
     original = PretrainingJob.loss_sums
     calls = iter(range(1000))
 
@@ -401,25 +430,25 @@ def test_pretrain_infinite_gradient_names_the_tensor(
 
     monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
     with pytest.raises(DivergedError, match=r"step 4: .*grad_norm (nan|inf); order\.bias\)"):
-        pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
+        pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
     report = store.read_json(tmp_path / "run" / "diverged.json")
     assert (report["step"], report["not_finite"]) == (4, ["order.bias"])
     monkeypatch.undo()
-    pretrain(str(recipe), tiny_data, tmp_path / "run", device="cpu")
+    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
     assert not (tmp_path / "run" / "diverged.json").exists()
 
 
 @pytest.mark.skipif(not matmul.has_onednn(), reason="this torch has no oneDNN")
 def test_pretrain_onednn_resumes_to_same_bytes(
-    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, tiny_data: Path, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matmul, "_MIN_FLOPS", 0.0)
     monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 2.0)
     run = tmp_path / "run"
-    result = pretrain(str(recipe), tiny_data, run, device="cpu")
+    result = pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu")
     assert 'matmul = "onednn"' in (run / "recipe.toml").read_text()
-    for expected, record in zip(read_curve(finished), read_curve(run), strict=True):
+    for expected, record in zip(read_curve(short), read_curve(run), strict=True):
         assert record.get("loss", 0) == pytest.approx(expected.get("loss", 0), abs=1e-4)
     monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 0.5)
-    shutil.rmtree(run / LAST)
-    assert pretrain(str(recipe), tiny_data, run, device="cpu").model_sha256 == result.model_sha256
+    shutil.rmtree(run / STEP_10)
+    assert pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu").model_sha256 == result.model_sha256

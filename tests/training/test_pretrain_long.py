@@ -28,6 +28,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain import pretrain
 from tests.helpers.command import QUICK, albert
 from tests.helpers.processes import end, start_ranks
+from tests.helpers.runs import copy_run
 
 LENGTH = 1024
 SPARSE = ("model.attention=window", "model.attention_window=16")
@@ -149,8 +150,7 @@ def test_long_run_on_two_ranks_equals_one(long_command: Sequence[object], long_r
 
 def test_long_run_resumes_to_same_bytes(long_command: Sequence[object], long_run: Path, tmp_path: Path) -> None:
     """The run resumes after its last checkpoint is removed; tests/campaigns/kills.py kills runs at random moments."""
-    out = tmp_path / "run"
-    albert(*long_command, "--out", out)
+    out = copy_run(long_run, tmp_path)
     store.remove_directory(out / LAST)
     albert(*long_command, "--out", out)
     for name in (WEIGHTS_FILE, "optimizer.safetensors", "config.json"):

@@ -24,10 +24,27 @@ from albert_cli.training import objectives, reduction
 from albert_cli.training.loop import Loop, StepResult
 from albert_cli.training.objectives import PretrainingJob
 from albert_cli.training.optimizers import state_tensors
+from albert_cli.training.pretrain import pretrain
 from tests.helpers.processes import end, start_ranks
-from tests.helpers.runs import LAST, list_steps, poison_loss, read_curve
+from tests.helpers.runs import list_steps, poison_loss, read_curve
 
 BATCH = 8
+STEPS = 10
+LAST = "step-00000010"
+
+
+@pytest.fixture(scope="module")
+def command(command: Sequence[object]) -> Sequence[object]:
+    """The arguments of `albert` for a run of ten steps, without --out."""
+    return (*command, "-s", f"schedule.total_steps={STEPS}")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path) -> Path:
+    """The directory of an uninterrupted run of ten steps in one process; tests must not change it."""
+    out = tmp_path_factory.mktemp("run") / "out"
+    pretrain(str(recipe), tiny_data, out, [f"schedule.total_steps={STEPS}"], device="cpu")
+    return out
 
 
 def assert_close(run: Path, finished: Path) -> None:
@@ -107,12 +124,12 @@ def test_changed_ranks_sample_the_same_examples(command: Sequence[object], finis
     begin = 0
     examples = dict[int, list[int]]()
     losses = Losses()
-    for number, (world_size, stop) in enumerate([(1, 7), (2, 14), (4, 22), (1, 30)]):
+    for number, (world_size, stop) in enumerate([(1, 3), (2, 5), (4, 8), (1, STEPS)]):
         folder = tmp_path / f"start-{number}"
         folder.mkdir()
-        before = partial(record_steps, folder, stop % 30)
+        before = partial(record_steps, folder, stop % STEPS)
         ranks = start_ranks(folder / "log", world_size, *command, "--out", run, *settings, before=before)
-        assert end(ranks) == [75 if stop < 30 else 0] * world_size, "\n".join(r.printed_text() for r in ranks)
+        assert end(ranks) == [75 if stop < STEPS else 0] * world_size, "\n".join(r.printed_text() for r in ranks)
         assert begin == 0 or f"resuming from step {begin}" in ranks[0].printed_text()
         new_examples, new_losses = read_steps(folder, world_size, begin, stop)
         examples |= new_examples
@@ -122,8 +139,8 @@ def test_changed_ranks_sample_the_same_examples(command: Sequence[object], finis
     single.mkdir()
     before = partial(record_steps, single, None)
     assert end(start_ranks(single / "log", 1, *command, "--out", single / "run", *settings, before=before)) == [0]
-    expected_examples, expected_losses = read_steps(single, 1, 0, 30)
-    for step in range(30):
+    expected_examples, expected_losses = read_steps(single, 1, 0, STEPS)
+    for step in range(STEPS):
         assert (
             sorted(examples[step]) == sorted(expected_examples[step]) == list(range(BATCH * step, BATCH * (step + 1)))
         )
@@ -136,11 +153,11 @@ def test_changed_ranks_sample_the_same_examples(command: Sequence[object], finis
 
 def test_ranks_leave_weights_that_no_loss_trains(command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settings = ("-s", "data.sentence_loss=none", "-s", "optimizer.name=lamb", "-s", "schedule.total_steps=10")
+    settings = ("-s", "data.sentence_loss=none", "-s", "optimizer.name=lamb")
     one_micro_batch = ("-s", "train.micro_batch_size=8")  # the second rank has none
     ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, *settings, *one_micro_batch)
     assert end(ranks) == [0, 0], "\n".join(r.printed_text() for r in ranks)
-    first, last = (load_file(run / step / WEIGHTS_FILE) for step in ("step-00000005", "step-00000010"))
+    first, last = (load_file(run / step / WEIGHTS_FILE) for step in ("step-00000005", LAST))
     unchanged = {name for name, tensor in first.items() if torch.equal(tensor, last[name])}
     unused = {name for name in first if name.startswith(("albert.pooler.", "sop_classifier."))}
     assert len(unused) == 4 and unchanged == unused
@@ -281,7 +298,7 @@ def test_reduction_sends_gradients_once_during_backward(tmp_path: Path) -> None:
 
 def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], tmp_path: Path) -> None:
     """The agent of torchrun, whose store outlives the ranks, restarts both of them; here the test is the agent."""
-    arguments = (*command, "-s", "schedule.total_steps=12", "--out")
+    arguments = (*command, "--out")
     uninterrupted, run = tmp_path / "uninterrupted", tmp_path / "run"
     assert end(start_ranks(tmp_path / "log", 2, *arguments, uninterrupted)) == [0, 0]
     agent = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
@@ -293,7 +310,7 @@ def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], tmp_path:
         ranks = start_ranks(log, 2, *arguments, run, before=before, environment=environment)
         assert end(ranks) == ([0, 0] if before is None else [1, -9]), "\n".join(r.printed_text() for r in ranks)
     assert "resuming from step 5" in ranks[0].printed_text()
-    names = [path.relative_to(uninterrupted) for path in uninterrupted.glob("step-00000012/*.safetensors")]
+    names = [path.relative_to(uninterrupted) for path in uninterrupted.glob(f"{LAST}/*.safetensors")]
     assert {name.name for name in names} >= {"model.safetensors", "optimizer.safetensors"}
     for name in names:
         assert store.sha256_file(run / name) == store.sha256_file(uninterrupted / name), name

@@ -7,11 +7,10 @@ import os
 import re
 import sqlite3
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,9 @@ from albert_cli import journal
 from albert_cli.errors import ConfigError
 from albert_cli.training.pretrain import dry_run_pretraining, pretrain
 from albert_cli.training.trackers import IDS_FILE, PROJECT, Trackers, open_trackers
-from tests.helpers.processes import PATIENCE
+from tests.helpers.processes import PATIENCE, start
+
+STEPS = ("schedule.total_steps=10", "train.log_every=2")
 
 
 def train_losses(run: Path) -> list[tuple[int, float]]:
@@ -59,7 +60,7 @@ def leveldb_log_records(data: bytes) -> Iterator[bytes]:
 def test_run_writes_tensorboard_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = tmp_path / "run"
-    pretrain(str(recipe), tiny_data, run, device="cpu")
+    pretrain(str(recipe), tiny_data, run, STEPS, device="cpu")
     events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
     assert {"train/loss", "train/mlm_accuracy", "train/mfu", "heldout/mlm_loss"} <= set(events.Tags()["scalars"])
     curve = [(e.step, e.value) for e in events.Scalars("train/loss")]
@@ -76,7 +77,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_run_writes_mlflow_curves(recipe: Path, tiny_data: Path, tmp_path: Path, mlflow: Any) -> None:
     run = tmp_path / "run"
-    pretrain(str(recipe), tiny_data, run, ['train.track=["mlflow"]'], device="cpu")
+    pretrain(str(recipe), tiny_data, run, [*STEPS, 'train.track=["mlflow"]'], device="cpu")
     client = mlflow.tracking.MlflowClient()
     run_id = json.loads((run / IDS_FILE).read_text())["mlflow"]
     curve = [(m.step, m.value) for m in client.get_metric_history(run_id, "train/loss")]
@@ -91,15 +92,21 @@ def test_dry_run_opens_no_tracker(recipe: Path, tiny_data: Path, tmp_path: Path,
     assert mlflow.tracking.MlflowClient().get_experiment_by_name(PROJECT) is None
 
 
+def redirect_stderr(path: Path) -> None:
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 2)
+
+
 def test_run_writes_trackio_curves(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     run = tmp_path / "run"
-    arguments = ["pretrain", recipe, "--data", tiny_data, "--out", run, "--device", "cpu"]
-    arguments += ["-s", 'train.track=["trackio"]']
-    environment = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}  # read when trackio is imported
-    command = [sys.executable, "-m", "albert_cli", *map(str, arguments), "--json"]
-    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    assert json.loads(printed)["steps"] == train_losses(run)[-1][0]
+    arguments = ["pretrain", recipe, "--data", tiny_data, "--out", run, "--device", "cpu", "--json"]
+    for override in (*STEPS, 'train.track=["trackio"]'):
+        arguments += ["-s", override]
+    environment = {"TRACKIO_DIR": str(tmp_path / "trackio")}  # read when trackio is imported
+    errors = tmp_path / "errors"
+    process = start(tmp_path / "out", *arguments, environment=environment, before=partial(redirect_stderr, errors))
+    assert process.wait() == 0, errors.read_text(encoding="utf-8")
+    assert json.loads(process.printed_text())["steps"] == train_losses(run)[-1][0]
     with sqlite3.connect(tmp_path / "trackio" / "albert.db") as database:
         rows = [(step, json.loads(text)) for step, text in database.execute("SELECT step, metrics FROM metrics")]
     curve = [(step, values["train/loss"]) for step, values in rows if "train/loss" in values]
@@ -112,7 +119,7 @@ def test_run_writes_wandb_curves(
     messages: Any = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = tmp_path / "run"
-    pretrain(str(recipe), tiny_data, run, ['train.track=["wandb"]'], device="cpu")
+    pretrain(str(recipe), tiny_data, run, [*STEPS, 'train.track=["wandb"]'], device="cpu")
     (file,) = run.glob("wandb/offline-run-*/*.wandb")
     points: dict[int, dict[str, Any]] = {}
     deadline = time.monotonic() + PATIENCE

@@ -31,7 +31,7 @@ from albert_cli.training.pretrain_inputs import open_inputs
 from albert_cli.training.warm_start import WarmStart, copy_parent_weights, load_parent, map_parent_sublayers
 from tests.helpers.hugging_face import HEADS, new_of_theirs
 from tests.helpers.processes import end, start, start_ranks, terminate_at_step
-from tests.helpers.runs import LAST, SHAPE, checkpoint_hashes, create_checkpoint
+from tests.helpers.runs import LAST, SHAPE, checkpoint_hashes, copy_run, create_checkpoint
 from tests.helpers.shapes import ALBERT_ONLY_SHAPES, HF_SHAPES, TINY, random_batch
 
 
@@ -222,13 +222,16 @@ def test_load_parent_other_fingerprint_raises(tiny_vocabulary: Path, tmp_path: P
 # ---------------------------------------------------------------- runs with warm_start.checkpoint
 
 
+DEEP_LAST = "step-00000010"
+
+
 def overrides(parent: Path, *more: str) -> Sequence[str]:
-    return (f"warm_start.checkpoint={parent}", "model.num_hidden_layers=4", "train.keep=9", *more)
+    return (f"warm_start.checkpoint={parent}", "model.num_hidden_layers=4", "schedule.total_steps=10", *more)
 
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path, finished: Path) -> Path:
-    """A run of four layers that started from the finished run of two; tests must not change it."""
+    """A run of ten steps and four layers that started from the finished run of two; tests must not change it."""
     out = tmp_path_factory.mktemp("deep") / "out"
     pretrain(str(recipe), tiny_data, out, overrides(finished), device="cpu")
     return out
@@ -282,15 +285,14 @@ def test_warm_start_resumes_without_parent(
     shutil.copytree(finished, parent)
     call = (str(recipe), tiny_data, run, overrides(parent))
     pretrain(*call, device="cpu")
-    expected = store.sha256_file(deep / LAST / WEIGHTS_FILE)
-    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == expected
-    for step in (20, 25, 30):
-        shutil.rmtree(run / f"step-{step:08d}")
+    expected = store.sha256_file(deep / DEEP_LAST / WEIGHTS_FILE)
+    assert store.sha256_file(run / DEEP_LAST / WEIGHTS_FILE) == expected
+    shutil.rmtree(run / DEEP_LAST)
     shutil.rmtree(parent)
     if fault == "replaced":
         shutil.copytree(deep, parent)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == expected
+    assert store.sha256_file(run / DEEP_LAST / WEIGHTS_FILE) == expected
 
 
 def test_warm_start_without_steps_needs_same_parent(
@@ -308,7 +310,7 @@ def test_warm_start_without_steps_needs_same_parent(
         pretrain(*call, device="cpu")
     shutil.copytree(finished / LAST, parent / LAST)
     pretrain(*call, device="cpu")
-    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == store.sha256_file(deep / LAST / WEIGHTS_FILE)
+    assert store.sha256_file(run / DEEP_LAST / WEIGHTS_FILE) == store.sha256_file(deep / DEEP_LAST / WEIGHTS_FILE)
 
 
 def test_warm_start_damaged_steps_restart_from_parent(
@@ -318,7 +320,7 @@ def test_warm_start_damaged_steps_restart_from_parent(
     for step in run.glob("step-*"):
         (step / WEIGHTS_FILE).write_bytes(b"")
     pretrain(str(recipe), tiny_data, run, overrides(finished), device="cpu")
-    assert store.sha256_file(run / LAST / WEIGHTS_FILE) == store.sha256_file(deep / LAST / WEIGHTS_FILE)
+    assert store.sha256_file(run / DEEP_LAST / WEIGHTS_FILE) == store.sha256_file(deep / DEEP_LAST / WEIGHTS_FILE)
 
 
 def test_warm_start_wrong_parent_raises_before_writing(
@@ -344,23 +346,27 @@ def half(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path
     return out
 
 
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory: pytest.TempPathFactory, recipe: Path, tiny_data: Path, half: Path) -> Path:
+    """The run that continues `half` to step 30; tests must not change it."""
+    out = tmp_path_factory.mktemp("continued") / "out"
+    assert pretrain(str(recipe), tiny_data, out, [f"warm_start.continues={half}"], device="cpu").steps == 30
+    return out
+
+
 def recorded(run: Path) -> dict[str, Any]:
     """Return the table `warm_start` of a run's recipe."""
     warm_start: dict[str, Any] = tomllib.loads((run / "recipe.toml").read_text())["warm_start"]
     return warm_start
 
 
-def test_continued_run_ends_in_the_bytes_of_one_run(
-    half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
-) -> None:
-    result = pretrain(str(recipe), tiny_data, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
-    assert result.steps == 30
-    assert checkpoint_hashes(tmp_path / "run") == checkpoint_hashes(finished)
-    journals = [journal.read_journal(run / "metrics.jsonl") for run in (half, tmp_path / "run", finished)]
+def test_continued_run_ends_in_the_bytes_of_one_run(half: Path, continued: Path, finished: Path) -> None:
+    assert checkpoint_hashes(continued) == checkpoint_hashes(finished)
+    journals = [journal.read_journal(run / "metrics.jsonl") for run in (half, continued, finished)]
     losses = [[(r["step"], r["loss"], r["lr"]) for r in journal if "loss" in r] for journal in journals]
     assert losses[0] + losses[1] == losses[2]
     parent = half / "step-00000015"
-    assert recorded(tmp_path / "run") == {
+    assert recorded(continued) == {
         "continues": str(half), "fingerprint": store.fingerprint(parent), "step": 15, "finished_warmup": 3,
         "positions": "tile", "stack": False,
         "changes": ["schedule.decay_steps: 30 -> None", "schedule.total_steps: 15 -> 30"],
@@ -396,22 +402,21 @@ def test_continued_run_records_changes_and_resumes(
 ) -> None:
     parent = tmp_path / "parent"
     run = tmp_path / "run"
-    last = "step-00000045"
+    last = "step-00000040"
     shutil.copytree(finished, parent)
     fingerprint = store.fingerprint(parent / LAST)
-    settings = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=45", "train.keep=9", "init.neighbors=[-1]")
+    settings = ("model.hidden_dropout_prob=0.1", "schedule.total_steps=40", "init.neighbors=[-1]")
     call = (str(recipe), tiny_data, run, (f"warm_start.continues={parent}", *settings))
     pretrain(*call, device="cpu")
-    changes = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 45"]
+    changes = ["model.hidden_dropout_prob: 0.0 -> 0.1", "schedule.total_steps: 30 -> 40"]
     assert recorded(run)["changes"] == changes
     assert f"continues {parent / LAST}, and changes: {'; '.join(changes)}" in capfd.readouterr().err
-    assert "schedule.total_steps: 30 -> 45" in (run / last / "README.md").read_text()
+    assert "schedule.total_steps: 30 -> 40" in (run / last / "README.md").read_text()
     assert store.verify(run / last, "checkpoint").parents["warm_start"] == fingerprint
     rates = {r["step"]: r["lr"] for r in journal.read_journal(run / "metrics.jsonl") if "lr" in r}
-    assert rates[45] == pytest.approx(1e-2 * sum(1 - k / 45 for k in range(40, 45)) / 5)
+    assert rates[40] == pytest.approx(1e-2 * sum(1 - k / 40 for k in range(35, 40)) / 5)
     expected = checkpoint_hashes(run, last)
-    for step in (40, 45):
-        shutil.rmtree(run / f"step-{step:08d}")
+    shutil.rmtree(run / last)
     shutil.rmtree(parent)
     pretrain(*call, device="cpu")
     assert checkpoint_hashes(run, last) == expected
@@ -419,15 +424,18 @@ def test_continued_run_records_changes_and_resumes(
 
 
 def test_continued_run_damaged_restarts_from_its_parent(
-    half: Path, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    half: Path,
+    continued: Path,
+    recipe: Path,
+    tiny_data: Path,
+    finished: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    run = tmp_path / "run"
-    call = (str(recipe), tiny_data, run, [f"warm_start.continues={half}"])
-    pretrain(*call, device="cpu")
+    run = copy_run(continued, tmp_path)
     for step in run.glob("step-*"):
         (step / WEIGHTS_FILE).write_bytes(b"")
-    capfd.readouterr()
-    pretrain(*call, device="cpu")
+    pretrain(str(recipe), tiny_data, run, [f"warm_start.continues={half}"], device="cpu")
     assert checkpoint_hashes(run) == checkpoint_hashes(finished)
     printed = capfd.readouterr().err
     assert "from step 15" in printed and "from step 0" not in printed
@@ -438,7 +446,8 @@ def test_continued_run_records_other_data(half: Path, recipe: Path, tiny_data: P
     values = store.read_json(other_data / "data.json")
     store.write_json(other_data / "data.json", {**values, "unigram_entropy_nats": values["unigram_entropy_nats"] + 1})
     store.seal(other_data, "data", store.read_manifest(tiny_data).parents)  # type: ignore[union-attr]
-    pretrain(str(recipe), other_data, tmp_path / "run", [f"warm_start.continues={half}"], device="cpu")
+    settings = [f"warm_start.continues={half}", "schedule.total_steps=16"]
+    pretrain(str(recipe), other_data, tmp_path / "run", settings, device="cpu")
     change = f"data: {store.fingerprint(tiny_data)!r} -> {store.fingerprint(other_data)!r}"
     assert change in recorded(tmp_path / "run")["changes"]
 
@@ -482,11 +491,11 @@ def test_resumed_run_without_a_model_section_needs_no_parent(finished: Path, tin
     assert pretrain(*call, device="cpu").steps == first.steps == 4
 
 
-@pytest.mark.parametrize("key", ["checkpoint", "continues"])
+@pytest.mark.parametrize(("key", "steps"), [("checkpoint", 2), ("continues", 32)])
 def test_resumed_run_finds_the_parent_in_another_directory(
-    key: str, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
+    key: str, steps: int, recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    overrides = ["schedule.total_steps=35", "train.save_every=0"]
+    overrides = [f"schedule.total_steps={steps}", "train.save_every=0"]
     parent = Path(shutil.copytree(finished / LAST, tmp_path / "parent"))
     call = (str(recipe), tiny_data, tmp_path / "run")
     first = pretrain(*call, [*overrides, f"warm_start.{key}={parent}"], device="cpu")
