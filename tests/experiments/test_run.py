@@ -245,16 +245,6 @@ def test_array_job_reports_missing_text_and_limits_first(
     assert "mrpc is skipped: --tasks is missing" in printed and "one seed has no spread" in printed
 
 
-def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path) -> None:
-    recipe = tmp_path / "pairs.toml"
-    recipe.write_text(
-        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all"], tasks = ["minimal-pairs"] }\n'
-    )
-    call = ["reproduce", recipe, "--scale", "smoke", "--out", tmp_path / "out", "--device", "cpu", "--seeds", 1]
-    albert(*call, "--data", tiny_data, "--task", "0/1", "--quiet")
-    assert list(tmp_path.glob("out/stages/pairs-*/pairs.jsonl"))
-
-
 def test_reproduce_as_a_rank_is_rejected(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "one process" in reproduce("sharing", tmp_path / "out", "--data", tiny_data, expect=2)["err"]
@@ -452,9 +442,8 @@ def elsewhere(arguments: Sequence[str]) -> tuple[int, str]:
 def test_output_of_child_processes_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Child processes write to the file descriptor, not to `sys.stdout`."""
     command = [sys.executable, "-c", "import sys; print(sys.argv[1])"]
-    monkeypatch.setattr(
-        sys.modules[invoke.__module__], "app", lambda arguments: subprocess.run([*command, *arguments], check=True)
-    )
+    module = sys.modules[invoke.__module__]
+    monkeypatch.setattr(module, "_command_line", lambda: lambda words: subprocess.run([*command, *words], check=True))
     assert invoke(["a"]) == (0, "a\n")
 
 
