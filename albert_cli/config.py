@@ -6,6 +6,7 @@ this recipe, and `-s section.key=value`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -144,10 +145,17 @@ def find_shipped_folder(name: str) -> str | None:
     return path.resolve().relative_to(folder).parts[0]
 
 
+@functools.lru_cache(maxsize=256)  # the plan of an experiment reads a recipe for each of its stages
+def _parse_toml(text: str) -> RecipeValues:
+    """Parse TOML; the caller must not change the result."""
+    return tomllib.loads(text)
+
+
 def _read_toml(path: Path) -> RecipeValues:
     """Parse a TOML file; raise `ConfigError` if it is invalid or sets no value."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors on Windows write a BOM
+        text = path.read_text(encoding="utf-8-sig")  # some editors on Windows write a BOM
+        values = copy.deepcopy(_parse_toml(text))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:

@@ -117,10 +117,11 @@ def check_condition(condition: Condition, values: Values) -> Finding:
         return Finding(condition, by_seed, mean, mean, mean, _decide(condition, bound, mean, mean))
     if len(numbers) < 2:
         return Finding(condition, by_seed, mean)
-    from scipy.stats import norm, sem, t
+    from scipy.special import ndtri, stdtrit  # the quantiles of `scipy.stats`, thirty times faster
 
-    seed_margin = t.ppf(CONFIDENCE, len(numbers) - 1) * sem(numbers)
-    jackknife_margin = norm.ppf(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
+    standard_error = numbers.std(ddof=1) / math.sqrt(len(numbers))
+    seed_margin = stdtrit(len(numbers) - 1, CONFIDENCE) * standard_error
+    jackknife_margin = ndtri(CONFIDENCE) * jackknife_error(np.mean(list(estimates.values()), axis=0))
     margin = math.hypot(seed_margin, jackknife_margin)  # the two errors are independent
     if not math.isfinite(margin):  # a part of the values has no jackknife error
         return Finding(condition, by_seed, mean)

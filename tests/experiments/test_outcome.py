@@ -201,8 +201,8 @@ def predictions(task: str, count: int) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
-@pytest.mark.parametrize(("value", "bound"), [("task_squad1_f1", 0.88), ("tasks_above_majority", 0.37)])
-@pytest.mark.parametrize(("examples", "verdict"), [(None, NOISY), (100, NOISY), (5_000, HOLDS)])
+@pytest.mark.parametrize(("value", "bound"), [("task_squad1_f1", 0.86), ("tasks_above_majority", 0.36)])
+@pytest.mark.parametrize(("examples", "verdict"), [(None, NOISY), (50, NOISY), (1_000, HOLDS)])
 def test_task_scores_on_few_examples_are_noisy(
     value: str, bound: float, examples: int | None, verdict: str, tmp_path: Path
 ) -> None:

@@ -36,8 +36,9 @@ def test_list_prints_every_experiment_with_a_description() -> None:
     assert all(len(about) > 20 and about.endswith(".") for about in message.values())
 
 
-@pytest.mark.parametrize("name", recipe.experiment_names())
+@pytest.mark.parametrize("name", ["equal-time", "sizes"])
 def test_validate_accepts_an_experiment(name: str) -> None:
+    """An experiment that trains models, and one that counts parameters; `planned` checks all others in the same way."""
     assert "claims" in albert("recipes", "validate", f"experiments/{name}").out
 
 

@@ -245,16 +245,6 @@ def test_array_job_reports_missing_text_and_limits_first(
     assert "mrpc is skipped: --tasks is missing" in printed and "one seed has no spread" in printed
 
 
-def test_array_job_generates_the_data_of_a_task(tmp_path: Path, tiny_data: Path) -> None:
-    recipe = tmp_path / "pairs.toml"
-    recipe.write_text(
-        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all"], tasks = ["minimal-pairs"] }\n'
-    )
-    call = ["reproduce", recipe, "--scale", "smoke", "--out", tmp_path / "out", "--device", "cpu", "--seeds", 1]
-    albert(*call, "--data", tiny_data, "--task", "0/1", "--quiet")
-    assert list(tmp_path.glob("out/stages/pairs-*/pairs.jsonl"))
-
-
 def test_reproduce_as_a_rank_is_rejected(tmp_path: Path, tiny_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "one process" in reproduce("sharing", tmp_path / "out", "--data", tiny_data, expect=2)["err"]
@@ -294,11 +284,11 @@ def test_probe_uses_the_settings_of_the_run(ran: tuple[Path, dict[str, Any]], ti
     """By default a probe has the length and the masks of the run that trained the checkpoint."""
     plan_says = next(ran[0].glob("stages/probe-*.json"))
     expected = json.loads(plan_says.read_text())["result"]
-    layers = json.loads(albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8, "--json").out)
+    call = ("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8)
+    layers = json.loads(albert(*call, "--json").out)
     assert layers == expected and (layers["data"]["max_seq_length"], layers["data"]["ngram"]) == (32, 1)
-    assert "at most 32 tokens" in albert("probe", expected["checkpoint"], "--data", tiny_data, "--sequences", 8).out
-    other = albert("probe", expected["checkpoint"], "--data", tiny_data, "-s", "data.ngram=3", "--json").out
-    assert json.loads(other)["data"]["ngram"] == 3
+    assert "at most 32 tokens" in albert(*call).out
+    assert json.loads(albert(*call, "-s", "data.ngram=3", "--json").out)["data"]["ngram"] == 3
 
 
 @pytest.mark.parametrize(("written", "ended"), [("data = 3", "data is not a section"), ("data = [", "not valid TOML")])
@@ -322,7 +312,7 @@ def test_probe_scores_only_the_heads_of_the_checkpoint(
         loading.load_weights(model, output)
         shutil.copytree(output.directory, tmp_path / name, ignore=shutil.ignore_patterns(store.MANIFEST))
         hub.write_checkpoint(model, tmp_path / name, name.replace("Masked", "ForMasked"))
-    options = ("--data", tiny_data, "--sequences", 32, "--json")
+    options = ("--data", tiny_data, "--sequences", 8, "--json")
     whole, words = (json.loads(albert("probe", it, *options).out) for it in (output.directory, tmp_path / "MaskedLM"))
     assert whole.keys() - words.keys() == {"nsp_accuracy", "sop_accuracy"}
     assert words["mlm_loss"] == whole["mlm_loss"]
@@ -331,7 +321,7 @@ def test_probe_scores_only_the_heads_of_the_checkpoint(
 
 def test_probe_scores_other_depths(ran: tuple[Path, dict[str, Any]], tiny_data: Path) -> None:
     run = next(p.parent for p in (ran[0] / "stages").glob("pretrain-*/step-*"))
-    options = ("probe", run, "--data", tiny_data, "--sequences", 32)
+    options = ("probe", run, "--data", tiny_data, "--sequences", 8)
     output = json.loads(albert(*options, "--layers", 9, "--json").out)
     deep = output["depths"]
     layers = output["layers"]
@@ -452,9 +442,8 @@ def elsewhere(arguments: Sequence[str]) -> tuple[int, str]:
 def test_output_of_child_processes_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Child processes write to the file descriptor, not to `sys.stdout`."""
     command = [sys.executable, "-c", "import sys; print(sys.argv[1])"]
-    monkeypatch.setattr(
-        sys.modules[invoke.__module__], "app", lambda arguments: subprocess.run([*command, *arguments], check=True)
-    )
+    module = sys.modules[invoke.__module__]
+    monkeypatch.setattr(module, "_command_line", lambda: lambda words: subprocess.run([*command, *words], check=True))
     assert invoke(["a"]) == (0, "a\n")
 
 

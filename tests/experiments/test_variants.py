@@ -6,7 +6,6 @@ and the resolved recipes, with which they sample batches.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import re
@@ -38,6 +37,14 @@ Facts = dict[str, Any]
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return one directory for all experiments, so that they share runs."""
     return tmp_path_factory.mktemp("variants") / "out"
+
+
+def write_recipe(name: str, folder: Path, *lines: str) -> str:
+    """Write a recipe that extends an experiment, with small batches and more lines for its smoke scale."""
+    path = folder / f"{name}.toml"
+    small = ["probe_sequences = 2", "changes.train = { batch_size = 4, micro_batch_size = 4, eval_sequences = 4 }"]
+    path.write_text("\n".join([f'extends = "experiments/{name}"', "[scales.smoke]", *small, *lines, ""]))
+    return str(path)
 
 
 def run(name: str, request: ExperimentRequest) -> ExperimentPlan:
@@ -164,8 +171,9 @@ def test_every_experiment_has_a_check() -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_variants_differ_as_described(name: str, out: Path, tiny_data: Path) -> None:
-    plan = run(name, ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu"))
+def test_variants_differ_as_described(name: str, out: Path, tiny_data: Path, tmp_path: Path) -> None:
+    mine = write_recipe(name, tmp_path)
+    plan = run(mine, ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu"))
     facts_by_variant = facts(plan)
     describe, expected = SHAPES[name]
     assert {variant: describe(one) for variant, one in facts_by_variant.items()} == expected
@@ -314,10 +322,9 @@ def test_extra_text_is_only_trained_on(
 ) -> None:
     extra = tmp_path / "extra.txt"
     extra.write_text("\n\n".join(d.replace("ba", "zu") for d in documents), encoding="utf-8")
-    mine = tmp_path / f"{name}.toml"  # the text is too short for the usual vocabulary
-    mine.write_text(f'extends = "experiments/{name}"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
+    mine = write_recipe(name, tmp_path, "vocabulary = 300", "tasks = []")  # a short text has a small vocabulary
     request = ExperimentRequest("smoke", out, (str(documents_file),), (str(extra),), seeds=1, device="cpu")
-    plan = run(str(mine), dataclasses.replace(request))
+    plan = run(mine, request)
     facts_by_variant = facts(plan)
     without, with_ = (
         facts_by_variant[n] for n in (("without", "with") if name == "extra-data" else ("without-data", "with-data"))
@@ -343,8 +350,7 @@ def test_extra_text_cannot_contain_the_held_out_text(
     text, extra = tmp_path / "text.txt", tmp_path / "extra.txt"
     text.write_text("\n\n".join(" ".join(documents[start::2]) for start in (0, 1)), encoding="utf-8")
     extra.write_text("\n\n".join(d.replace("ba", "zu") for d in documents), encoding="utf-8")
-    mine = tmp_path / "mine.toml"
-    mine.write_text('extends = "experiments/extra-data"\n[scales.smoke]\nvocabulary = 300\ntasks = []\n')
+    mine = write_recipe("extra-data", tmp_path, "vocabulary = 300", "tasks = []")
     out = tmp_path / "out"
     call = ["reproduce", mine, "--scale", "smoke", "--out", out, "--device", "cpu", "--text", text]
     stages: list[list[Path]] = []
@@ -354,29 +360,31 @@ def test_extra_text_cannot_contain_the_held_out_text(
         assert re.search(rf"error: {out}/stages/data-\w+: .* holdout 0\.05 selects no document", ended)
         assert "use --text with more documents, or a larger holdout" in ended
     assert stages[0] == stages[1], "the second call reports the error before it runs a stage"
-    assert not list(out.glob("stages/probe-*")) and not list(out.glob("mine-smoke/*"))
+    assert not list(out.glob("stages/probe-*")) and not list(out.glob("extra-data-smoke/*"))
 
 
-def test_hub_layout_text_runs_to_a_verdict(tmp_path: Path, documents: list[str], tiny_glue: Path) -> None:
+def test_hub_layout_text_runs_to_a_verdict(
+    tmp_path: Path, documents: list[str], tiny_glue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One text has an article per row, the other a sentence per row, as `--scale paper` reads them from the Hub."""
+    # `test_build.py` also reads such text in a pool, whose processes take seconds to import their modules.
+    monkeypatch.setattr("albert_cli.data.build.available_cores", lambda: 1)
     for source, rows in (("wiki", documents[:300]), ("books", [s for d in documents[300:] for s in d.split(". ")])):
         (tmp_path / source).mkdir()
         lines = "".join(json.dumps({"text": text}) + "\n" for text in rows)
         (tmp_path / source / "train.jsonl").write_text(lines, encoding="utf-8")
-    mine = tmp_path / "mine.toml"
-    mine.write_text('extends = "experiments/glue"\n[scales.smoke]\nvocabulary = 300\ntasks = ["rte"]\n')
+    mine = write_recipe("glue", tmp_path, "vocabulary = 300", 'tasks = ["rte"]')
     named = (f"hf:{tmp_path / 'books'}?rows=40", f"hf:{tmp_path / 'wiki'}")
     text, extra = named[:1], named[1:]
-    plan = run(
-        str(mine), ExperimentRequest("smoke", tmp_path / "out", text, extra, tasks=tiny_glue, seeds=1, device="cpu")
-    )
+    request = ExperimentRequest("smoke", tmp_path / "out", text, extra, tasks=tiny_glue, seeds=1, device="cpu")
+    plan = run(mine, request)
     assert [stage.kind for stage in plan.stages.values()][:2] == ["vocabulary", "data"]
     data = [plan.directory(s) for s in plan.stages.values() if s.kind == "data"][-1]
     totals = store.read_json(data / "data.json")["totals"]
     sentences = sum(split["sentences"] for split in totals.values())
     document_count = sum(split["documents"] for split in totals.values())
     assert 300 < document_count < 360 < sentences / 4, "a book has forty sentences, not one"
-    report = json.loads((tmp_path / "out" / "mine-smoke" / "results.json").read_text(encoding="utf-8"))
+    report = json.loads((tmp_path / "out" / "glue-smoke" / "results.json").read_text(encoding="utf-8"))
     measured = {metric for values in report["values"].values() for metric in values}
     assert {"task_rte", "tasks_mean", "mlm_accuracy"} <= measured
     assert "speedup" not in measured
@@ -401,7 +409,8 @@ def test_intrinsic_scores_use_the_text_of_tasks(
     squad = {"version": "1.1", "data": [{"title": "T", "paragraphs": paragraphs}]}
     (tmp_path / "squad" / "dev-v1.1.json").write_text(json.dumps(squad), encoding="utf-8")
     request = ExperimentRequest("smoke", out, data=tiny_data, tasks=tmp_path, seeds=1, device="cpu")
-    plan = make_plan(recipe.load_experiment("intrinsic"), request)
+    mine = write_recipe("intrinsic", tmp_path)
+    plan = make_plan(recipe.load_experiment(mine), request)
     assert any(c.compares_tasks for c in plan.experiment.claims) and not any(c.compares_tasks for c in plan.claims)
     assert [name.partition(":")[0] for name in plan.skipped] == ["squad", "race"]
     (data_stage,) = (stage for stage in plan.stages.values() if stage.kind == "data")
@@ -411,16 +420,15 @@ def test_intrinsic_scores_use_the_text_of_tasks(
         data_stage.id in [need.id for need in probe.needs] and str(plan.directory(data_stage)) in probe.argv
         for probe in probes
     )
-    call = ["reproduce", "intrinsic", "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
+    call = ["reproduce", mine, "--scale", "smoke", "--out", request.out, "--seeds", 1, "--device", "cpu"]
     ended = json.loads(albert(*call, "--data", tiny_data, "--tasks", tmp_path, "--json").out)
     assert ended["stages"] == len(plan.stages) and all(plan.is_finished(stage) for stage in plan.stages.values())
     assert all(values.keys() >= {"mlm_accuracy", "parameters", "steps"} for values in ended["values"].values())
     describe, expected = SHAPES["sentence-loss"]
     assert {variant: describe(one) for variant, one in facts(plan).items()} == expected
     assert all(-2 < v["below_unigram_entropy"]["0"] < 2 for v in ended["values"].values()), "of the scored text"
-    usual = make_plan(
-        recipe.load_experiment("sentence-loss"), ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu")
-    )
+    usual_request = ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu")
+    usual = make_plan(recipe.load_experiment(write_recipe("sentence-loss", tmp_path)), usual_request)
     assert pretraining_ids(plan) == pretraining_ids(usual), "the runs are the same"
 
 

@@ -46,15 +46,18 @@ def test_text_without_suitable_sentences_is_rejected(
         write_word_order_pairs(tiny_data, tmp_path / "pairs")
 
 
-def test_experiment_with_word_order_has_it_as_a_task(tiny_data: Path, tmp_path: Path) -> None:
+def test_array_job_with_word_order_has_it_as_a_task(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_order_pairs, "MAX_PAIRS", 10)
     path = tmp_path / "mine.toml"
     path.write_text(
-        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all", "none"], tasks = ["minimal-pairs"] }\n'
+        'extends = "experiments/sharing"\nscales.smoke = { variants = ["all"], tasks = ["minimal-pairs"] }\n'
     )
     out = tmp_path / "out"
     call = ("reproduce", path, "--scale", "smoke", "--out", out, "--data", tiny_data, "--seeds", 1, "--device", "cpu")
-    result = json.loads(albert(*call, "--json").out)
-    assert not result["skipped"]
+    result = json.loads(albert(*call, "--task", "0/1", "--json").out)
+    assert not result["skipped"] and list(out.glob("stages/pairs-*/pairs.jsonl"))
     values = result["values"]["all"]
     preference = values["task_minimal-pairs"]["0"]
     assert values["tasks_mean"]["0"] == preference

@@ -1,26 +1,51 @@
-"""Run a script as a user for whom file permissions count; root may read everything."""
+"""Run code as a user for whom file permissions count; root may read everything."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
-# The first imports still run as the test's user, who can read the package. Root then becomes the user `nobody`.
-_BECOME_NOBODY = "import os\nos.geteuid() or os.setuid(65534)\n"
+_NOBODY = 65534
 
 
 def print_as_nobody(imports: str, code: str, path: Path) -> str:
-    """Run Python code with the argument `path`, a path in `tmp_path`; return what it prints.
+    """Run Python code with the argument `path`, a path in `tmp_path`, in a fork of this process; return what it prints.
 
-    imports: the lines that run before the change of the user. The folders of the path are opened to other users.
+    imports: the lines that run before root becomes the user `nobody`, who may not be able to read the package. The
+    folders of the path are opened to other users.
     """
     for folder in [path, *path.parents][:5]:
         if folder.is_dir() and folder.owner() == path.owner():
             folder.chmod(folder.stat().st_mode | 0o055)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", f"{imports}\n{_BECOME_NOBODY}\n{code}", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writing, 1)
+        _run_as_nobody(imports, code, path)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        printed = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, printed
+    return printed
+
+
+def _run_as_nobody(imports: str, code: str, path: Path) -> None:
+    """Run the code, which prints to file descriptor 1, and end this process."""
+    exit_code = 1
+    try:
+        with os.fdopen(1, "w", encoding="utf-8") as sys.stdout:
+            sys.argv = ["-c", str(path)]
+            names: dict[str, Any] = {}
+            exec(imports, names)
+            if os.geteuid() == 0:
+                os.setuid(_NOBODY)
+            exec(code, names)
+        exit_code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(exit_code)
