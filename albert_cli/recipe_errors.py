@@ -127,16 +127,16 @@ def type_at(schema: object, path: Sequence[int | str]) -> object:
 
 def types_of_keys(schema: object) -> Mapping[str, object]:
     """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    section = _find_dataclass(schema)
+    section: Any = _find_dataclass(schema)  # for mypy, not every type can be a key of the cache
     return {} if section is None else _resolve_types(section)
 
 
 @functools.cache  # resolving them takes a millisecond, and the error for one unknown key needs them for every section
-def _resolve_types(section: type[Any]) -> Mapping[str, object]:
+def _resolve_types(section: type[object]) -> Mapping[str, object]:
     return typing.get_type_hints(section)
 
 
-def _find_dataclass(hint: object) -> type[Any] | None:
+def _find_dataclass(hint: object) -> type[object] | None:
     """Return the dataclass in a type such as `Section`, `Section | None` or `tuple[Section, ...]`, or None."""
     for candidate in (hint, *typing.get_args(hint)):
         if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
