@@ -10,7 +10,7 @@ from tests.cluster.agents import A_NODE_FOR_GOOD, Nodes, survive
 from tests.helpers.command import albert
 from tests.helpers.tiny_recipe import RECIPE
 
-STEPS = 120
+STEPS = 200
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find workers in")
 
 
