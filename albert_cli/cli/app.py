@@ -22,6 +22,7 @@ from typing import Annotated, Any, ParamSpec
 
 import typer
 import typer.core
+import typer.main
 
 from albert_cli import __version__, console, ranks
 from albert_cli.errors import AlbertError, InputError, Interrupted, ReportedError, is_compile_error
@@ -230,6 +231,12 @@ def invoke_json(arguments: Sequence[str]) -> dict[str, Any]:
     return result
 
 
+@functools.cache
+def _command_line() -> Callable[[list[str]], object]:
+    """Return the command line; it is cached, because building it takes a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 def invoke(arguments: Sequence[str]) -> tuple[int, str]:
     """Run an `albert` command in this process; return its exit code and what it and its ranks print on stdout."""
     settings = dataclasses.replace(console.settings)  # a copy, because the command changes them
@@ -244,7 +251,7 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
         try:
             os.dup2(printed.fileno(), 1)
             with contextlib.redirect_stdout(printed):
-                app(sys.argv[1:])
+                _command_line()(sys.argv[1:])
         except SystemExit as exit_:
             if isinstance(exit_.code, int):
                 code = exit_.code
