@@ -39,6 +39,7 @@ from albert_cli.training.settings import OptimizerSettings, ScheduleSettings, Tr
 from albert_cli.training.task_recipe import TaskDataSettings, TaskModelSettings, TaskScheduleSettings
 from tests.helpers.command import VERBS, albert, run_command, write_table
 from tests.helpers.languages import sentences
+from tests.helpers.tiny_recipe import SMALL_BATCHES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,18 +47,21 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCS = {path.relative_to(ROOT / "docs").as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
-SHORT = ["-s", "schedule.total_steps=20", "-s", "schedule.warmup_steps=2", "-s", "train.log_every=10"]
+SHORT = ["-s", "schedule.total_steps=4", "-s", "schedule.warmup_steps=1", "-s", "train.log_every=2"]
+SHORT += ["-s", "train.batch_size=4"]
 # With the precision "auto", a run measures which precision is faster, and the result may differ the next time.
-SMALL = "-s train.batch_size=4 -s train.eval_sequences=32 -s train.precision=fp32"
+SMALL = "-s train.batch_size=4 -s train.eval_sequences=8 -s train.precision=fp32"
 # Parts of commands that need minutes, a network or many processors, and their replacements.
 SUBSTITUTES = {
     "albert quickstart": "albert quickstart --smoke",
     "--runs 1": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
-    "--max-time 2m": "--max-time 3s -s train.batch_size=4 -s train.micro_batch_size=4 -s train.eval_sequences=64",
-    "-s schedule.total_steps=40": "-s schedule.total_steps=10 -s train.batch_size=4 -s train.eval_sequences=32",
+    "--max-time 2m": "--max-time 1s -s train.batch_size=4 -s train.micro_batch_size=4 -s train.eval_sequences=8",
+    "--sequences 64": "--sequences 8",
+    "-s schedule.total_steps=20": "-s schedule.total_steps=4",
+    "-s schedule.total_steps=40": "-s schedule.total_steps=4 -s train.batch_size=4 -s train.eval_sequences=8",
     "-s schedule.total_steps=200": "-s schedule.total_steps=2 -s train.eval_sequences=4",
-    "-s schedule.total_steps=50": "-s schedule.total_steps=6 -s train.batch_size=4 -s train.eval_sequences=32",
-    "-s schedule.total_steps=60": "-s schedule.total_steps=60 -s train.batch_size=8 -s train.eval_sequences=32",
+    "-s schedule.total_steps=50": "-s schedule.total_steps=4 -s train.batch_size=4 -s train.eval_sequences=8",
+    "-s schedule.total_steps=60": "-s schedule.total_steps=42 -s train.batch_size=5 -s train.eval_sequences=8",
     "--work glue --rounds 3": "--work glue --rounds 1",
     "--against transformers --rounds 3": "--against transformers --rounds 1",
     "-s train.precision=fp32 -s train.threads=1": "-s train.precision=fp32 -s train.threads=1 --rounds 1",
@@ -65,17 +69,19 @@ SUBSTITUTES = {
     "--out taught": f"--out taught {SMALL}",
     "--nproc 2": "--nproc 1",
     "torchrun --nproc-per-node 2 -m albert_cli": "albert",
-    "--runs 3": "--runs 3 -s schedule.total_steps=20 -s schedule.warmup_steps=2 -s train.batch_size=4",
+    "--runs 3": "--runs 3 -s schedule.total_steps=4 -s schedule.warmup_steps=1 -s train.batch_size=4",
     "--runs 5": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
-    "--out packages": "--out packages -s schedule.total_steps=20 -s schedule.warmup_steps=2",
-    "--out speeds": "--out speeds --device cpu -s model.hidden_size=64 -s model.num_attention_heads=4",
+    "--out packages": "--out packages -s schedule.total_steps=4 -s schedule.warmup_steps=1 -s train.batch_size=4",
+    "--out speeds": "--out speeds --device cpu -s model.hidden_size=64 -s model.num_attention_heads=4"
+    " -s model.num_hidden_layers=2 -s model.intermediate_size=64 -s model.vocab_size=200",
     "--out spans": "--out spans -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
 # All that a substitute may change: options and settings that determine how long a command takes.
-WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc"}
+WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc", "sequences"}
 WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
 WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
+WORK_SETTINGS |= {"model.num_hidden_layers", "model.intermediate_size", "model.vocab_size"}
 HUB_MODEL = "albert/albert-base-v2"
 OTHER_PROGRAMS = ("pip", "pytest", "export", "wandb", "for", "echo", "cat", "test", "exit", "done")
 INSTALLS = ("pip ", "pytest")  # beginnings of commands that .ci/run runs on a fresh machine, not these tests
@@ -341,10 +347,21 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("albert_cli.data.build.available_cores", lambda: 1)
     monkeypatch.setattr("albert_cli.bench.harness.WARM_UP", 0)
+    monkeypatch.setattr("benchmarks.data.measure_data.__defaults__", (0.01,))  # seconds for each figure
+    monkeypatch.setattr("albert_cli.bench.step.GLUE_LENGTHS", {"cola": [6, 22], "rte": [23, 128]})
     assert plan.SMOKE.bundled is not None
     bundled = dataclasses.replace(plan.SMOKE.bundled, train_sentences=125, test_sentences=200)
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(f'extends = "mini/docs"\n{SMALL_BATCHES}')
     small = dataclasses.replace(
-        plan.SMOKE, max_time="2s", runs=1, label_counts=(125,), sample_size=3000, bundled=bundled
+        plan.SMOKE,
+        recipe=str(recipe),
+        max_time="1s",
+        runs=1,
+        label_counts=(125,),
+        sample_size=3000,
+        bundled=bundled,
+        overrides=("schedule.epochs=1",),
     )
     monkeypatch.setattr(plan, "SMOKE", small)
     return call
@@ -585,14 +602,14 @@ def test_links_and_pictures_exist(page: str) -> None:
 
 def test_the_map_of_the_code_names_what_exists() -> None:
     page = DOCS["development.md"].partition("## Tests")[0]
-    code = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "albert_cli").rglob("*.py")))
-    tests = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py")))
+    modules = [path for folder in ("albert_cli", "tests") for path in (ROOT / folder).rglob("*.py")]
+    words = {word for path in modules for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
     missing = []
     for name in re.findall(r"`([\w./]+)`", page):
         if "/" in name or name.endswith(".py"):
             exists = any((ROOT / folder / name).exists() for folder in (".", "albert_cli"))
         else:
-            exists = all(re.search(rf"\b{part}\b", code + tests) for part in name.split("."))
+            exists = words.issuperset(name.split("."))
         if not exists:
             missing.append(name)
     assert missing == []

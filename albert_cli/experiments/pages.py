@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -310,8 +311,8 @@ def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
             for distances in outcome.layer_distances.get(variant, {}).get(measure, [])
         ]
         if series:
-            image = figures.draw_curves(series, from_zero=True, x_label="layer")
-            drawings.append(Figure(title, f"{title}, by layer", image, caption))
+            draw = partial(figures.draw_curves, series, from_zero=True, x_label="layer")
+            drawings.append(Figure(title, f"{title}, by layer", draw, caption))
     return drawings
 
 
@@ -326,8 +327,8 @@ def _draw_curves(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
             if len(curve) > 1
         ]
         if series:
-            image = figures.draw_curves(series, percent=metric.endswith("_accuracy"))
-            drawings.append(Figure(title, f"{title} over steps", image, caption))
+            draw = partial(figures.draw_curves, series, percent=metric.endswith("_accuracy"))
+            drawings.append(Figure(title, f"{title} over steps", draw, caption))
     return drawings
 
 
@@ -344,8 +345,8 @@ def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
     if outcome.plan.experiment.is_counted:
         # `draw_dots` multiplies its values by 100, so it shows parameters divided by 1e8 in millions.
         rows = [DotRow(titles[name], [count / 1e8], count / 1e8, colors[name]) for name, count in counts.items()]
-        image = figures.draw_dots(rows)
-        return [Figure("Parameters", "Parameters of every model, in millions", image, "Millions.")]
+        draw = partial(figures.draw_dots, rows)
+        return [Figure("Parameters", "Parameters of every model, in millions", draw, "Millions.")]
     drawings = []
     for metric, title in (("tasks_mean", "Mean of the tasks"), ("mlm_accuracy", "MLM accuracy")):
         scores = {name: outcome.median(name, metric) for name in counts}
@@ -355,9 +356,9 @@ def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
             if score is not None
         ]
         if len({point.x for point in points}) > 1:
-            image = figures.draw_points(points)
+            draw = partial(figures.draw_points, points)
             caption = "Percent, median over seeds."
-            drawings.append(Figure(f"{title}, by parameters", f"{title} over parameters", image, caption))
+            drawings.append(Figure(f"{title}, by parameters", f"{title} over parameters", draw, caption))
     return drawings
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from albert_cli import __version__, store
@@ -281,14 +282,14 @@ def _describe_sample(data: DataDirectory, runs: Sequence[PretrainingRun]) -> tup
     lengths = Figure(
         title="Sequence lengths",
         description=f"Lengths of the sequences of {data.name}",
-        image=figures.draw_bars(upper_edges, sample.length_fractions),
+        draw=partial(figures.draw_bars, upper_edges, sample.length_fractions),
         caption=f"Percent of the sequences by length; {100 * sample.fill:.1f} % of the positions are filled.",
     )
     ngram_sizes = [str(n) for n in range(1, settings.ngram + 1)]
     ngrams = Figure(
         title="Words per masked n-gram",
         description=f"Words of a masked n-gram in {data.name}",
-        image=figures.draw_bars(ngram_sizes, sample.ngram_fractions, sample.ngram_expected),
+        draw=partial(figures.draw_bars, ngram_sizes, sample.ngram_fractions, sample.ngram_expected),
         caption="Percent of the n-grams. Long n-grams are rejected more often because they overlap others.",
         legend=[
             LegendEntry("chosen", figures.PALETTE[0]),

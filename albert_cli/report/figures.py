@@ -1,7 +1,7 @@
 """Draw the figures of a report with matplotlib, as SVG images that are embedded in the page.
 
-Every `draw_…` function takes numbers, and returns an image as a data URI for `Figure.image`. The same numbers give the
-same bytes. matplotlib is imported when the first figure is drawn, because it takes long to import.
+Every `draw_…` function takes numbers, and returns an image as a data URI. The same numbers give the same bytes.
+matplotlib is imported when the first figure is drawn, because it takes long to import.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawn image with its title, its caption and its legend."""
+    """An image, which is drawn for the page, with its title, its caption and its legend."""
 
     title: str
     description: str  # for people who cannot see the image
-    image: str  # a data URI
+    draw: Callable[[], str]  # returns the image as a data URI; the Markdown text of a page has no images
     caption: str = ""
     legend: Sequence[LegendEntry] = ()
 

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from albert_cli.console import format_duration
 from albert_cli.counting.costs import count_parameters
@@ -72,8 +73,8 @@ def make_pretraining_section(runs: Sequence[PretrainingRun], colors: Colors) -> 
     drawings = [figure for corpus in corpora for figure in _draw_corpus(runs, corpus, colors)]
     speed = _make_series({run.name: run.training.get("tokens_per_second", []) for run in runs}, colors, "thin")
     if speed:
-        image = figures.draw_curves(speed, from_zero=True)
-        drawings.append(Figure("Speed", "Speed over steps", image, "Tokens per second."))
+        draw = partial(figures.draw_curves, speed, from_zero=True)
+        drawings.append(Figure("Speed", "Speed over steps", draw, "Tokens per second."))
     legend = []
     if len(runs) > 1:
         legend = [LegendEntry(run.name, colors[run.name]) for run in runs]
@@ -115,8 +116,8 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
     drawings = []
     if losses:
         title = f"MLM loss{suffix}"
-        image = figures.draw_curves(losses, entropy_levels)
-        drawings.append(Figure(title, f"{title} over steps", image, caption, legend))
+        draw = partial(figures.draw_curves, losses, entropy_levels)
+        drawings.append(Figure(title, f"{title} over steps", draw, caption, legend))
     for metric in ("mlm_accuracy", "order_accuracy"):
         series = _make_series({run.name: run.heldout_curve(metric, corpus) for run in runs}, colors, "marked")
         if series:
@@ -124,8 +125,8 @@ def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) ->
             chance_levels = {}
             if metric == "order_accuracy":
                 chance_levels = {_chance(run): "chance" for run in runs}
-            image = figures.draw_curves(series, chance_levels, percent=True)
-            drawings.append(Figure(title, f"{title} over steps", image, f"Percent, on {corpus or 'held-out text'}."))
+            draw = partial(figures.draw_curves, series, chance_levels, percent=True)
+            drawings.append(Figure(title, f"{title} over steps", draw, f"Percent, on {corpus or 'held-out text'}."))
     return drawings
 
 

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from albert_cli.evaluation import tables
 from albert_cli.formatting import format_percent, join_words
@@ -151,8 +152,8 @@ def draw_learning_curves(evaluations: Sequence[Evaluation], colors: Colors) -> l
         series = [LineSeries(curve, colors[e.model]) for e in group for curve in e.curves]
         legend = [LegendEntry(e.model, colors[e.model], "line") for e in group]
         title = _group_title(group)
-        image = figures.draw_curves(series, percent=True)
-        drawings.append(Figure(title, f"{title}, on the development set over steps", image, legend=legend))
+        draw = partial(figures.draw_curves, series, percent=True)
+        drawings.append(Figure(title, f"{title}, on the development set over steps", draw, legend=legend))
     return drawings
 
 
@@ -261,7 +262,7 @@ def _draw_scores(group: TaskGroup, colors: Colors) -> Figure:
     rows += [DotRow(name, [score]) for name, score in _merge_baselines(group).items()]
     medians = ", ".join(f"{e.model}: median {format_percent(e.median)} of {len(e.scores)}" for e in group)
     title = _group_title(group)
-    return Figure(title, f"{title}. {medians}", figures.draw_dots(rows))
+    return Figure(title, f"{title}. {medians}", partial(figures.draw_dots, rows))
 
 
 def _list_protocols(evaluations: Sequence[Evaluation], groups: Sequence[TaskGroup]) -> list[str]:
@@ -351,7 +352,7 @@ def _make_label_curve(group: TaskGroup, colors: Colors) -> tuple[Figure, Table]:
     figure = Figure(
         title=title,
         description=f"{title}, by number of labeled examples. {'; '.join(descriptions)}",
-        image=figures.draw_trends(trends),
+        draw=partial(figures.draw_trends, trends),
     )
     counts = sorted(best)
     rows: list[list[str | Cell]] = []

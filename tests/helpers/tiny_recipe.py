@@ -1,7 +1,14 @@
-"""A pretraining recipe that trains in a second."""
+"""A pretraining recipe that trains in a second, and a change of others with which steps and evaluations are short."""
 
 from __future__ import annotations
 
+SMALL_BATCHES = """
+[train]
+batch_size = 4
+micro_batch_size = 4
+eval_sequences = 8
+precision = "fp32"
+"""
 RECIPE = """
 [model]
 embedding_size = 8

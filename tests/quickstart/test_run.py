@@ -31,6 +31,7 @@ from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.work_status import read_status
 from tests.helpers.command import albert
 from tests.helpers.data_directories import unfinish
+from tests.helpers.tiny_recipe import SMALL_BATCHES
 
 TOPICS = {"boat": ("sail", "harbor", "wave", "deck"), "train": ("rail", "station", "signal", "track")}
 FILLERS = ("the", "a", "was", "near", "old", "and", "new", "came", "left", "under")
@@ -75,12 +76,21 @@ def own_data(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a quickstart on the user's data fine-tune one seed, which takes less time."""
+def small_recipe(tmp_path: Path) -> str:
+    """A recipe of pretraining with small batches."""
+    path = tmp_path / "small.toml"
+    path.write_text(f'extends = "mini/docs"\n{SMALL_BATCHES}')
+    return str(path)
+
+
+@pytest.fixture
+def one_seed(small_recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a quickstart on the user's data pretrain on small batches and fine-tune one seed for one epoch."""
     plan_own_data = plans.plan_own_data
 
     def plan_one_seed(*arguments: Any) -> plans.QuickstartPlan:
-        return replace(plan_own_data(*arguments), runs=1)
+        plan = plan_own_data(*arguments)
+        return replace(plan, runs=1, recipe=small_recipe, overrides=(*plan.overrides, "schedule.epochs=1"))
 
     monkeypatch.setattr(plans, "plan_own_data", plan_one_seed)
 
@@ -121,7 +131,7 @@ def test_own_data_runs_every_step_and_resumes(
 
 @pytest.mark.parametrize("step", ["data", "pretrain"])
 def test_bundled_quickstart_resumes_in_a_moved_directory(
-    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, small_recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(0)
     documents = [
@@ -131,6 +141,7 @@ def test_bundled_quickstart_resumes_in_a_moved_directory(
     ]
     settings = BundledDataSettings("docs:stdlib", packages=2, heldout=0.5, train_sentences=40, test_sentences=40)
     plan = replace(plans.SMOKE, max_time="1s", vocabulary_size=40, label_counts=(20,), runs=1, bundled=settings)
+    plan = replace(plan, recipe=small_recipe, overrides=("schedule.epochs=1",))
     monkeypatch.setattr(bundled, "read_documents", lambda _: documents)
     monkeypatch.setattr(plans, "SMOKE", plan)
     monkeypatch.setattr("sys.argv", ["albert", "quickstart", "--smoke", "--device", "cpu"])

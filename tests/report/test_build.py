@@ -25,13 +25,27 @@ from tests.helpers.results import ensemble_result, run_result, scored_result
 from tests.helpers.snapshots import stored_text
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    root = tmp_path / "work"
+def write_workspace(root: Path) -> Path:
+    """Write a pretraining run and two evaluations below a directory; return the directory."""
     checkpoint = write_pretraining(root / "pretrain")
     write_eval(root / "pretrained", [0.61, 0.63, 0.62], checkpoint=checkpoint, weights="pretrained")
     write_eval(root / "random", [0.55, 0.52, 0.54], weights="random", baselines={"bag of words": {"accuracy": 0.58}})
     return root
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    return write_workspace(tmp_path / "work")
+
+
+@pytest.fixture(scope="module")
+def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a workspace with examples; the workspace is `work` next to it, the Markdown text is `report.md`."""
+    folder = tmp_path_factory.mktemp("report")
+    workspace = write_workspace(folder / "work")
+    store.write_json(workspace / "examples.json", {"title": "Examples", "rows": [{"text": "a"}]})
+    build_report([workspace], folder / "report.html", markdown=folder / "report.md")
+    return folder / "report.html"
 
 
 def read_scores(directory: Path) -> dict[str, Row]:
@@ -55,11 +69,10 @@ def test_markdown_of_a_workspace_is_that_stored(workspace: Path, tmp_path: Path)
     assert text == stored_text(Path(__file__).parent / "snapshots" / "workspace.md", text)
 
 
-def test_page_has_the_tables_of_the_markdown(workspace: Path, tmp_path: Path) -> None:
-    build_report([workspace], tmp_path / "report.html", markdown=tmp_path / "report.md")
-    tables = read_tables((tmp_path / "report.md").read_text())
+def test_page_has_the_tables_of_the_markdown(report_page: Path) -> None:
+    tables = read_tables(report_page.with_suffix(".md").read_text())
     rows = [[list(table[0]), *(list(row.values()) for row in table)] for table in tables]
-    page = Page((tmp_path / "report.html").read_text())
+    page = Page(report_page.read_text())
     assert sorted(map(without_spaces, page.rows)) == sorted(without_spaces(row) for table in rows for row in table)
     assert "unigram entropy 7.00" in page.svg
 
@@ -222,7 +235,7 @@ def test_sample_larger_than_the_data_counts_as_all(tmp_path: Path) -> None:
         write_eval(tmp_path / "w" / f"of-{part}", [score], train_examples=part, **counts)
     few = counts | {"examples": {"train": 100, "dev": 277}}
     write_eval(tmp_path / "w" / "of-100", [0.55], train_examples=100, **few)
-    build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    build_report([tmp_path / "w"], None, markdown=tmp_path / "report.md")
     by_number = read_label_curve(tmp_path / "report.md")
     assert by_number.pop("majority class").keys() == {"100", "500"}
     assert by_number == {
@@ -241,7 +254,7 @@ def test_custom_tables_are_separate_tasks(tmp_path: Path, apart: str) -> None:
         write_eval(tmp_path / "w" / f"{number}", [score, score + 0.02], checkpoint="a", weights="pretrained", **more)
     weak = more | {"weights": "random"}
     write_eval(tmp_path / "w" / "weak", [0.5, 0.52], **weak)
-    written = build_report([tmp_path / "w"], tmp_path / "report.html", markdown=tmp_path / "report.md")
+    written = build_report([tmp_path / "w"], None, markdown=tmp_path / "report.md")
     assert written.models == ["checkpoint a", "random weights"]
     rows = find_table((tmp_path / "report.md").read_text(), "task", "majority class")
     columns = ("checkpoint a", "random weights", "majority class")
@@ -300,16 +313,13 @@ def test_control_with_the_best_score_is_not_the_result(tmp_path: Path) -> None:
     assert [row["here, best median"] for row in find_table(text, "here, best median")] == ["52.0"]
 
 
-def test_same_directories_give_the_same_bytes(workspace: Path, tmp_path: Path) -> None:
-    build_report([workspace], tmp_path / "a.html")
-    build_report([workspace], tmp_path / "b.html")
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+def test_same_directories_give_the_same_bytes(report_page: Path, tmp_path: Path) -> None:
+    build_report([report_page.parent / "work"], tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == report_page.read_bytes()
 
 
-def test_page_loads_and_runs_nothing(workspace: Path, tmp_path: Path) -> None:
-    store.write_json(workspace / "examples.json", {"title": "Examples", "rows": [{"text": "a"}]})
-    build_report([workspace], tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text()
+def test_page_loads_and_runs_nothing(report_page: Path) -> None:
+    text = report_page.read_text()
     page = Page(text)
     assert not {"script", "link", "iframe", "object", "embed"} & set(page.elements)
     sources = [value or "" for name, value in page.attributes if name == "src"]
@@ -394,8 +404,8 @@ def test_chance_depends_on_the_number_of_labels(tmp_path: Path) -> None:
         write_pretraining(tmp_path / name)
         with (tmp_path / name / "recipe.toml").open("a") as stream:
             stream.write(sections)
-        build_report([tmp_path / name], tmp_path / "report.html")
-        assert f"chance is {chance}" in Page((tmp_path / "report.html").read_text()).text
+        build_report([tmp_path / name], None, markdown=tmp_path / "report.md")
+        assert f"chance is {chance}" in (tmp_path / "report.md").read_text()
 
 
 def test_data_sample_uses_the_settings_of_its_run(tiny_data: Path, tmp_path: Path) -> None:
@@ -423,7 +433,7 @@ def test_data_sample_uses_the_settings_of_its_run(tiny_data: Path, tmp_path: Pat
 def test_runs_of_one_name_get_longer_names(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_pretraining(tmp_path / "work" / name / "run")
-    written = build_report([tmp_path / "work"], tmp_path / "report.html")
+    written = build_report([tmp_path / "work"], None, markdown=tmp_path / "report.md")
     assert written.pretraining == ["a/run", "b/run"]
 
 

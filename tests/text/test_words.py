@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +109,8 @@ def test_is_unspaced_not_in_scripts_with_spaces(character: str) -> None:
 )
 def test_word_pattern_matches_marks_within_a_word(word: str) -> None:
     assert re.findall(word_pattern(), f"({word}, {word}\u00a0-") == [word, word]
+
+
+def test_word_pattern_matches_every_mark_of_unicode() -> None:
+    marks = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ("Mn", "Mc")]
+    assert re.fullmatch(word_pattern(), "a" + "".join(marks))
