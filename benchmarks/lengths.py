@@ -20,7 +20,7 @@ import torch
 import typer
 from torch import Tensor
 
-from albert_cli import console, executor
+from albert_cli import console, executor, ranks
 from albert_cli.bench import harness
 from albert_cli.bench.harness import Conditions
 from albert_cli.bench.inputs import random_batch
@@ -94,7 +94,7 @@ def measure_lengths(
     work = [(length, form) for length in sorted(lengths) for form in forms]
     with console.show_progress("lengths", len(work)) as progress:
         for completed, (length, form) in enumerate(work, start=1):
-            with ProcessPoolExecutor(1, context) as process:
+            with ProcessPoolExecutor(1, context, ranks.exit_with_parent) as process:
                 future = process.submit(_measure, config, form, length, rounds, precision, device, threads)
                 error = future.exception()
                 if error is None:
