@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import typing
 from collections.abc import Sequence
@@ -126,7 +127,12 @@ def type_at(schema: object, path: Sequence[int | str]) -> object:
 
 def types_of_keys(schema: object) -> dict[str, object]:
     """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    return typing.get_type_hints(_find_dataclass(schema) or object)
+    return _resolve_type_hints(_find_dataclass(schema) or object)
+
+
+@functools.cache  # resolving the types takes a millisecond, and every override needs those of several dataclasses
+def _resolve_type_hints(class_: type[object]) -> dict[str, object]:
+    return typing.get_type_hints(class_)
 
 
 def _find_dataclass(hint: object) -> type[object] | None:

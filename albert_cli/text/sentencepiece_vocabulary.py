@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED_HINT = "convert it to a tokenizer.json with `transformers`, and remove spiece.model"
 _MAX_SCORE_ERROR = 1e-3  # nats: SentencePiece adds scores in single precision, `tokenizers` in double
+_tokenizer_json_cache: dict[tuple[bytes, Cleaning], str] = {}  # by the bytes of the model and the cleaning
 
 
 class SentencePieceVocabulary(Vocabulary):
@@ -173,16 +174,23 @@ class SentencePieceVocabulary(Vocabulary):
         """The scores with which SentencePiece encodes, by id."""
         return [score for _, score in score_pieces(self.proto)]
 
-    @cached_property
+    @property
     def _tokenizer_json(self) -> str:
-        """The content of `tokenizer.json`, cached because building takes a second and each checkpoint has a copy."""
-        try:
-            self._check_tokenizer()
-            return build_tokenizer_json(self.proto, self.cleaning)
-        except (CheckpointError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # a panic in `tokenizers` is not an `Exception`
-            raise CheckpointError(f"{self._path}: its normalizer or its pieces are damaged ({error})") from None
+        """The content of `tokenizer.json`, cached because building takes a second and each checkpoint has a copy.
+
+        The cache is keyed by content, because a suite loads the same vocabulary again for each of its tasks.
+        """
+        key = (self._model_bytes, self.cleaning)
+        if key not in _tokenizer_json_cache:
+            try:
+                self._check_tokenizer()
+                _tokenizer_json_cache[key] = build_tokenizer_json(self.proto, self.cleaning)
+            except (CheckpointError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a panic in `tokenizers` is not an `Exception`
+                message = f"{self._path}: its normalizer or its pieces are damaged ({error})"
+                raise CheckpointError(message) from None
+        return _tokenizer_json_cache[key]
 
     def copy_to(self, directory: Path, model_max_length: int = 512) -> None:
         """Write the vocabulary's files; model_max_length: tokens to which other programs truncate a text.

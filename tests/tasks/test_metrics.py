@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.metrics import matthews_corrcoef
 
 from albert_cli.tasks.classification import TextExample
 from albert_cli.tasks.glue import GLUE
@@ -25,6 +26,14 @@ def test_scores_equal_hand_computed_values() -> None:
     assert got["accuracy"] == pytest.approx(0.7)
     assert got["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 2))
     assert got["mcc"] == pytest.approx((3 * 4 - 1 * 2) / (4 * 5 * 5 * 6) ** 0.5)
+
+
+def test_scores_mcc_equals_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    for num_classes in (2, 3, 5):
+        labels = rng.integers(num_classes, size=100)
+        predictions = np.where(rng.random(100) < 0.5, labels, rng.integers(num_classes, size=100))
+        assert scores(("mcc",), predictions, labels)["mcc"] == matthews_corrcoef(labels, predictions) > 0.2
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-15, 1e-40, 1e27])
