@@ -127,7 +127,8 @@ def type_at(schema: object, path: Sequence[int | str]) -> object:
 
 def types_of_keys(schema: object) -> dict[str, object]:
     """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    return _resolve_type_hints(_find_dataclass(schema) or object)
+    class_: typing.Any = _find_dataclass(schema) or object  # mypy does not regard `type[object]` as hashable
+    return _resolve_type_hints(class_)
 
 
 @functools.cache  # resolving the types takes a millisecond, and every override needs those of several dataclasses
