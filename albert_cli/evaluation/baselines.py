@@ -138,8 +138,13 @@ def _tfidf_features(train: Texts, dev: Texts, **options: Any) -> tuple[Any, Any]
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     vectorizer = TfidfVectorizer(sublinear_tf=True, max_features=_MAX_FEATURES, dtype=np.float32, **options)
-    vectorizer.fit([text for column in train for text in column])
-    train_features = hstack([vectorizer.transform(column) for column in train], format="csr")
+    # Splitting texts into n-grams takes most of the time, so `fit_transform` does it once for the vocabulary and the
+    # weights. Unlike `transform`, it leaves the n-grams of a row unsorted.
+    weights = vectorizer.fit_transform([text for column in train for text in column])
+    weights.sort_indices()
+    num_examples = len(train[0])
+    columns = [weights[start : start + num_examples] for start in range(0, weights.shape[0], num_examples)]
+    train_features = hstack(columns, format="csr")
     dev_features = hstack([vectorizer.transform(column) for column in dev], format="csr")
     return train_features, dev_features
 

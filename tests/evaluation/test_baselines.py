@@ -139,8 +139,8 @@ def test_eval_subset_trains_baselines_on_the_same_subset(encoder: Path, inferenc
 
 
 @pytest.mark.parametrize(
-    ("name", "examples", "low"),
-    [("mrpc", 1500, 0.73), ("stsb", 1500, 0.71), ("cola", 10_000, 0.16), ("sst2", 1500, 0.69)],
+    ("name", "examples", "low"),  # pairs, values, and single texts
+    [("mrpc", 500, 0.71), ("stsb", 500, 0.69), ("sst2", 700, 0.67)],
 )
 def test_baselines_on_glue_reach_known_scores(name: str, examples: int, low: float, shared_data: Path) -> None:
     task, data = find_task(name), str(shared_data / "glue")

@@ -27,13 +27,13 @@ def load_sentencepiece(directory: Path | str) -> SentencePieceVocabulary:
     return vocabulary
 
 
-def train_elsewhere(directory: Path, **options: Any) -> Path:
+def train_elsewhere(directory: Path, sentences: int = 600, **options: Any) -> Path:
     """Train a `spiece.model` in a directory as other programs do; options: those of SentencePiece's trainer."""
     import sentencepiece
 
     model = BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(write_numbered_sentences(directory).read_text().lower().split("\n")),
+        sentence_iterator=iter(write_numbered_sentences(directory, sentences).read_text().lower().split("\n")),
         model_writer=model,
         minloglevel=2,
         **{"vocab_size": 150, **options},

@@ -89,8 +89,10 @@ def save(vocabulary: Vocabulary, head: str, bert: bool, out: Path, *, weight: fl
     return out
 
 
-@pytest.mark.parametrize("bert", [False, True], ids=["albert", "bert"])
-@pytest.mark.parametrize("head", HEADS)
+# The two families differ in their encoders and, for pretraining, in the names of the outputs.
+@pytest.mark.parametrize(
+    ("head", "bert"), [*((head, False) for head in HEADS), ("ForPreTraining", True), ("ForTokenClassification", True)]
+)
 def test_export_equals_transformers_at_other_sizes(
     head: str, bert: bool, vocabulary: Vocabulary, tmp_path: Path
 ) -> None:

@@ -373,15 +373,6 @@ def find_in_process(name: str, endpoint: str, home: Path) -> subprocess.Complete
     )  # fmt: skip
 
 
-def test_find_checkpoint_offline_hub_name_raises_at_once(tmp_path: Path) -> None:
-    result = find_in_process("albert/albert-base-v2", "http://127.0.0.1:9", tmp_path)  # nothing listens there
-    message, hint = result.stdout.splitlines()
-    assert message.startswith("albert/albert-base-v2: no such directory, and it could not be downloaded from the Hub")
-    assert "check the path" in hint
-    # By itself, the library would print a line for each retry.
-    assert result.stderr == "albert/albert-base-v2: no such directory, so it is read from the Hugging Face Hub\n"
-
-
 class _Repository(http.server.BaseHTTPRequestHandler):
     """The Hub's answers for a repository with one file, in a layout that cannot be read."""
 

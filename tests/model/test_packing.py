@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_packing_each_shape_equals_one_by_one(name: str) -> None:
     assert close(packed.sentence_order, torch.cat([a.sentence_order for a in single]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(2, 20), min_size=1, max_size=6), st.integers(0, 99))
 def test_packing_any_lengths_equal_one_by_one(lengths: list[int], seed: int) -> None:
     torch.manual_seed(seed)
@@ -125,10 +126,16 @@ def test_packing_rounding_adds_little_and_gives_few_counts(count: int) -> None:
     assert len({round_up(n) for n in range(count + 1, 2 * count + 1)}) <= 17
 
 
-@pytest.mark.parametrize("name", ALL_SHAPES)
+# The lengths decide the layout, and the shapes decide what a block computes, so one shape is enough for other lengths.
 @pytest.mark.parametrize("all_rows", [False, True], ids=["rows", "tokens"])
 @pytest.mark.parametrize(
-    "lengths", [LENGTHS, (9, 9, 9), (8, 8, 8, 8), (8,) * 65], ids=["ragged", "equal", "full", "no free cell"]
+    ("name", "lengths"),
+    [
+        *((name, LENGTHS) for name in ALL_SHAPES),
+        ("three groups of two layers", (9, 9, 9)),
+        ("three groups of two layers", (8, 8, 8, 8)),
+        ("three groups of two layers", (8,) * 65),  # no padded position is free for filler tokens
+    ],
 )
 def test_packing_filler_leaves_outputs_equal(name: str, all_rows: bool, lengths: tuple[int, ...]) -> None:
     encoder = Encoder(ALL_SHAPES[name]).double()
@@ -175,9 +182,9 @@ class MatmulShapes(TorchDispatchMode):
 
 
 def test_packing_bf16_on_cpu_has_few_matmul_shapes() -> None:
-    encoder = Encoder(TINY)
+    encoder = Encoder(replace(TINY, num_hidden_layers=2))
     rng = np.random.default_rng(0)
-    batches = [random_batch(rng.integers(10, 21, 16).tolist(), seed=n) for n in range(50)]
+    batches = [random_batch(rng.integers(10, 21, 8).tolist(), seed=n) for n in range(40)]
     matmuls = {}
     for enabled in (False, True):
         with MatmulShapes() as matmuls[enabled]:
@@ -188,6 +195,6 @@ def test_packing_bf16_on_cpu_has_few_matmul_shapes() -> None:
                 assert x.shape == (len(tokens.rows.index), TINY.hidden_size) and x.isfinite().all()
                 x.float().square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in encoder.parameters())
-    # A batch has about fifteen matmuls, whose shapes depend on the numbers of tokens and rows and on padding.
+    # A batch has about twelve matmuls, whose shapes depend on the numbers of tokens and rows and on padding.
     few, many = (len(matmuls[enabled].shapes) for enabled in (True, False))
-    assert few < 240 and many > 3 * few, (few, many)
+    assert few < 180 and many > 3 * few, (few, many)

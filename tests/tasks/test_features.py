@@ -129,10 +129,10 @@ def test_encode_equals_hugging_face_tokenizer(shared_data: Path, tmp_path: Path)
     mrpc = GLUE["mrpc"]
     glue = str(shared_data / "glue")
     text = tmp_path / "text.txt"
-    text.write_text("".join(f"{e.text_a}\n{e.text_b}\n" for e in mrpc.read("train", glue)), encoding="utf-8")
+    text.write_text("".join(f"{e.text_a}\n{e.text_b}\n" for e in mrpc.read("train", glue)[::5]), encoding="utf-8")
     build_vocabulary([str(text)], tmp_path / "vocabulary", VocabularySettings(1000))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "vocabulary")
-    examples = [*mrpc.read("dev", glue), *GLUE["cola"].read("dev", glue)]
+    examples = [*mrpc.read("dev", glue)[::3], *GLUE["cola"].read("dev", glue)[::3]]
     features = encode(examples, Vocabulary.load(tmp_path / "vocabulary"), 512)
     assert features.truncated == 0
     for i, example_value in enumerate(examples):
