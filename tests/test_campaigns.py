@@ -13,6 +13,7 @@ import torch
 from albert_cli.errors import CheckpointError
 from tests.campaigns import calls, damage, faults, forked, kills, round_trips, world
 
+pytestmark = pytest.mark.slow
 with_calls = pytest.mark.skipif(not calls.is_possible(), reason="this kernel cannot notify a process of system calls")
 
 

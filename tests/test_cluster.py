@@ -26,6 +26,7 @@ from tests.helpers.programs import ROOT, install, make_environment
 from tests.helpers.runs import assert_interrupted
 from tests.helpers.tiny_recipe import RECIPE
 
+pytestmark = pytest.mark.slow
 CLUSTER = ROOT / "recipes" / "cluster"
 
 

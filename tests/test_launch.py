@@ -133,6 +133,7 @@ def write_sitecustomize(folder: Path, code: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder / "site"), *sys.path])}
 
 
+@pytest.mark.slow
 def test_nproc_saves_at_sigusr1_and_ignores_ignored_sighup(tiny_data: Path, tmp_path: Path) -> None:
     """Under `nohup`, a command ignores SIGHUP."""
     run = tmp_path / "run"
@@ -145,6 +146,7 @@ def test_nproc_saves_at_sigusr1_and_ignores_ignored_sighup(tiny_data: Path, tmp_
     assert_interrupted(run)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limit of the size of files can be set for a process")
 def test_nproc_after_sigterm_reports_a_failed_save(tiny_data: Path, tmp_path: Path) -> None:
     # With few lines, the journal does not reach the limit of the size of files, but the checkpoint does.
@@ -154,6 +156,7 @@ def test_nproc_after_sigterm_reports_a_failed_save(tiny_data: Path, tmp_path: Pa
     assert launcher.wait() == 3, launcher.printed_text()
 
 
+@pytest.mark.slow
 def test_nproc_after_sigterm_at_the_start_reports_no_save(tiny_data: Path, tmp_path: Path) -> None:
     wait = "import os, pathlib, time\nif 'RANK' in os.environ:\n"
     wait += f"    pathlib.Path({str(tmp_path)!r}, os.environ['RANK'] + '.started').touch()\n    time.sleep(1000)\n"
@@ -164,6 +167,7 @@ def test_nproc_after_sigterm_at_the_start_reports_no_save(tiny_data: Path, tmp_p
     assert launcher.wait() == 128 + signal.SIGTERM, launcher.printed_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find the ranks' processes in")
 def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"

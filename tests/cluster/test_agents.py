@@ -11,7 +11,10 @@ from tests.helpers.command import albert
 from tests.helpers.tiny_recipe import RECIPE
 
 STEPS = 200
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find workers in")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no /proc to find workers in"),
+]
 
 
 @pytest.fixture(scope="module")

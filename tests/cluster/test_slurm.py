@@ -27,9 +27,12 @@ RECIPES = ROOT / "recipes" / "cluster"
 STEPS = 300
 FEW_CORES = "--cpus-per-task=2"  # the recipes start as many workers as a job has cores
 _MISSING = missing_programs()
-pytestmark = pytest.mark.skipif(
-    bool(_MISSING), reason=f"no real Slurm: {', '.join(_MISSING)} missing (apt-get install slurm-wlm munge)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(_MISSING), reason=f"no real Slurm: {', '.join(_MISSING)} missing (apt-get install slurm-wlm munge)"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Run `albert` commands in processes that a test can kill, forked from a server that has already imported torch."""
+"""Run `albert` commands in processes that a test can kill, forked from a server that has already imported the libraries."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ PATIENCE = 1800  # seconds until a process counts as hanging; long, because the 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [f"albert_cli.{name}" for name in ("cli.app", "training.pretrain", "training.finetune", "evaluation.suite")]
+    + ["sklearn.feature_extraction.text", "sklearn.linear_model", "sklearn.metrics", "sklearn.model_selection"]
     + ["torch.utils.tensorboard", "tests.helpers.fork_server"]
 )
 # A process has one fork server, so the pool of `albert`, which also sets this list, must not replace the modules.
