@@ -35,6 +35,7 @@ from tests.helpers.executor_calls import (
     wait_for_sigterm,
 )
 
+pytestmark = pytest.mark.slow
 distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
 
 

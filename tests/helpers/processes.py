@@ -1,4 +1,4 @@
-"""Run `albert` commands in processes that a test can kill, forked from a server that has already imported the libraries."""
+"""Run `albert` commands in processes that a test can kill, forked from a server that has imported the libraries."""
 
 from __future__ import annotations
 
