@@ -127,12 +127,13 @@ def type_at(schema: object, path: Sequence[int | str]) -> object:
 
 def types_of_keys(schema: object) -> Mapping[str, object]:
     """Return the types of a dataclass's keys; none if `schema` is the type of another value."""
-    section: Any = _find_dataclass(schema)  # for mypy, not every type can be a key of the cache
+    section: Any = _find_dataclass(schema)  # `Any`, because mypy accepts only hashable arguments of a cached function
     return {} if section is None else _resolve_types(section)
 
 
-@functools.cache  # resolving them takes a millisecond, and the error for one unknown key needs them for every section
+@functools.cache
 def _resolve_types(section: type[object]) -> Mapping[str, object]:
+    """Return the types of a dataclass's keys; cached, because an unknown key needs those of every section."""
     return typing.get_type_hints(section)
 
 

@@ -66,6 +66,7 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(trylast=True)  # after pytest has removed the tests that -m excludes
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each process of pytest-xdist begin with other files of `LONGEST`, so that at the end none waits for them.
 

@@ -165,7 +165,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     return folder
 
 
-SHORT = "--device cpu -s schedule.total_steps=100 -s train.eval_every=100 -s train.save_every=0"
+SHORT = "--device cpu -s schedule.total_steps=400 -s train.eval_every=400 -s train.save_every=0"
 SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), *SHORT.split()]
 
 

@@ -9,7 +9,7 @@ from albert_cli.executor.cluster import has_cluster, use_cluster
 from albert_cli.executor.items import WorkerLimits, WorkItem, run_items
 from albert_cli.executor.local import process_context
 from albert_cli.executor.mapping import map_unordered
-from albert_cli.executor.stopping import is_stop_requested
+from albert_cli.executor.stopping import is_stop_requested, request_stop
 
 __all__ = [
     "WorkItem",
@@ -18,6 +18,7 @@ __all__ = [
     "is_stop_requested",
     "map_unordered",
     "process_context",
+    "request_stop",
     "run_items",
     "use_cluster",
 ]

@@ -77,8 +77,8 @@ def run_items(
     is raised here. An item whose process is lost is repeated once. Raises `Interrupted` if a signal or the end of
     `max_seconds` stopped the work.
 
-    If the items run in this process (`limits.in_process`), their errors are not recorded but raised here. This includes
-    the `Interrupted` of a training loop, which handles the signals itself while it runs.
+    If the items run in this process (`limits.in_process`), their errors are not recorded but raised here. A signal ends
+    the item with `Interrupted`: at once, or in a training loop after saving.
     """
     if limits.in_process and not cluster.has_cluster():
         with stopping_on_signals(lambda: None, max_seconds):
@@ -260,7 +260,8 @@ def call_interruptibly(
     """
 
     def interrupt(number: int, frame: object) -> None:
-        raise Interrupted("stopped")
+        request_stop()  # the call may catch the exception, or turn it into another one
+        raise Interrupted("stopped before the work was done")
 
     with ranks.handle_signals(numbers, interrupt):
         return call(*arguments)

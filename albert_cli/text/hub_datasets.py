@@ -61,7 +61,8 @@ def _load(dataset: HubDataset) -> IterableDataset:
     hub_access.prefer_offline()
     from datasets import config, load_dataset
 
-    # Otherwise `datasets` imports torch, in 3 s per process, only to support torch's data loaders.
+    # Otherwise `datasets` imports torch, which takes 3 s in each process, to support torch's data loaders. The setting
+    # stays for the whole process: its data sets are no `torch.utils.data.IterableDataset`.
     config.TORCH_AVAILABLE = False
     rows = load_dataset(dataset.name, dataset.config or None, split=dataset.split, streaming=True)
     return cast("IterableDataset", hub_access.drop_media(rows))

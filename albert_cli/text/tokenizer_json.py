@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.normalizers import Normalizer
 
-# The first four planes of Unicode. No other plane has white space or combining characters.
-_CODES_OF_SCRIPTS = range(0x40000)
+# The first four planes of Unicode. No character of another plane is white space or has a combining class.
+_SEARCHED_CODES = range(0x40000)
 # Character classes in the condition Final_Sigma of the Unicode standard, section 3.13
 _CASED = r"[\p{Lower}\p{Upper}\p{Lt}]"
 _CASE_IGNORABLE = r"[\p{Mn}\p{Me}\p{Cf}\p{Lm}\p{Sk}'.:·’]"
@@ -188,7 +188,7 @@ def _build_normalizer(charsmap: bytes, cleaning: Cleaning) -> Normalizer:
 @functools.cache  # a call takes a pass over four planes of Unicode
 def _build_character_class(belongs: Callable[[str], object]) -> str:
     """Return a regular expression's class, without the brackets, of the characters for which `belongs` returns true."""
-    return _format_ranges(filter(belongs, map(chr, _CODES_OF_SCRIPTS)))
+    return _format_ranges(filter(belongs, map(chr, _SEARCHED_CODES)))
 
 
 def _format_ranges(characters: Iterable[str]) -> str:

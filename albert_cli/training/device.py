@@ -26,7 +26,7 @@ from torch.nn.attention import (
 
 from albert_cli import console, machine
 from albert_cli.counting.costs import training_flops, without_sharing
-from albert_cli.errors import ConfigError
+from albert_cli.errors import ConfigError, Interrupted
 from albert_cli.matmul import (
     MatmulBackend,
     has_onednn,
@@ -276,6 +276,8 @@ def _find_compile_error(device: torch.device) -> str | None:
     try:
         total: Tensor = torch.compile(lambda x: F.gelu(x).sum())(x)
         torch.autograd.backward(total)
+    except Interrupted:
+        raise
     except Exception as error:  # a compiler may raise anything
         return summarize_compile_error(error)
     return None

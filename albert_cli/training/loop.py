@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from albert_cli import config, console, machine, store
+from albert_cli import config, console, executor, machine, store
 from albert_cli.data.run_ahead import run_ahead
 from albert_cli.errors import DivergedError, Interrupted
 from albert_cli.model.packing import to_device
@@ -166,6 +166,7 @@ class Loop(Generic[BatchT]):
         if self._stop_requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._stop_requested = True
+        executor.request_stop()  # after the last step this loop ends as usual, and no further work may start
 
     def _step(self, micro_batches: Sequence[MicroBatch[BatchT]]) -> StepResult:
         """Update the weights once, with one wait for the device.

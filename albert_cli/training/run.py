@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import socket
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,6 @@ ResumeMode = Literal["auto", "must", "never"]
 RecipeT = TypeVar("RecipeT")
 
 
-@functools.cache  # reading the metadata of three packages takes milliseconds
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries that affect a run's results, by name."""
     return {"albert": __version__, **{name: version(name) for name in ("torch", "numpy", "sentencepiece")}}

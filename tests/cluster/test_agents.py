@@ -42,3 +42,4 @@ def test_run_survives_the_loss_of_a_node(command: list[str], expected: Path, tmp
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (nodes.run / expected.name / name).read_bytes() == (expected / name).read_bytes(), nodes.logs()
     assert nodes.restarts == 0, nodes.logs()
+    assert "resuming from step" in nodes.logs()

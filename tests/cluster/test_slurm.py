@@ -24,7 +24,7 @@ from tests.helpers.tiny_recipe import RECIPE
 
 __all__ = ["encoder", "inference"]
 RECIPES = ROOT / "recipes" / "cluster"
-STEPS = 300
+STEPS = 600
 FEW_CORES = "--cpus-per-task=2"  # the recipes start as many workers as a job has cores
 _MISSING = missing_programs()
 pytestmark = [
@@ -162,6 +162,7 @@ def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_p
     assert read_status(run)["exit_code"] == 75
     step = newest_step(run)
     slurm.wait(lambda: newest_step(run) > step)
+    assert newest_step(run) < STEPS, "the run still trains"
     slurm.kill_node(NODES[1])
     slurm.wait(lambda: slurm.states(job) == ["PENDING"])
     slurm.call("scontrol", "update", f"JobId={job}", "NumNodes=1", "NumTasks=1", "NumCPUs=64")

@@ -89,11 +89,12 @@ def test_holdout_of_few_documents_takes_at_least_one(
         path.write_text(documents[number])
         sources.append(str(path))
     settings = BuildSettings(holdout=holdout, split_bytes=split_bytes)
-    for number in {1, workers}:
-        report = build(sources, small_vocabulary, tmp_path / f"by-{number}", settings, number)
+    for count in {1, workers}:
+        report = build(sources, small_vocabulary, tmp_path / f"by-{count}", settings, count)
         assert report.facts.totals["heldout"].documents >= 1
         assert report.facts.totals["train"].documents + report.facts.totals["heldout"].documents == 6
-    assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
+    if workers > 1:
+        assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
     together = document_set(tmp_path / "by-1", "train") | document_set(tmp_path / "by-1", "heldout")
     assert len(together) == 6
     assert build(sources, small_vocabulary, tmp_path / "by-1", settings).up_to_date

@@ -12,7 +12,7 @@ import pytest
 
 from albert_cli.errors import AlbertError, ConfigError, Interrupted
 from albert_cli.executor import WorkerLimits, WorkItem, run_items
-from tests.helpers.executor_calls import answer, crash, fail, kill_self, kill_self_once, stop_self
+from tests.helpers.executor_calls import answer, crash, fail, kill_self, kill_self_once, stop_self, stop_self_and_catch
 
 Outcome = int | BaseException
 
@@ -85,6 +85,14 @@ def test_run_items_interrupts_a_call_that_has_not_begun_to_train(number: signal.
     with pytest.raises(Interrupted):
         run_items([WorkItem("a", stop_self, (number,))], WorkerLimits(in_process=True), record)
     assert record.outcomes == {}, "the call did not return"
+
+
+def test_run_items_stops_if_a_call_catches_the_interruption() -> None:
+    record = Recorder()
+    items = [WorkItem("a", stop_self_and_catch, (signal.SIGTERM,)), WorkItem("b", answer, (2,))]
+    with pytest.raises(Interrupted):
+        run_items(items, WorkerLimits(in_process=True), record)
+    assert record.outcomes == {"a": 0}
 
 
 def test_run_items_replaces_a_worker_killed_between_items() -> None:

@@ -1,7 +1,7 @@
 """Prepare the fork server of `processes`, which imports this module last, for the processes that it forks.
 
 It measures the matmul peak once, so that every process has the result. `albert bench` then measures two matmuls per
-backend, as with `few_seconds`. The forked processes do not collect the garbage of all imported modules again.
+backend, as with `few_seconds`. The garbage collector of the forked processes does not scan the imported modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pretraining recipe that trains in a second, and a change of others with which steps and evaluations are short."""
+"""A pretraining recipe that trains in a second, and settings for `[train]` with short steps and evaluations."""
 
 from __future__ import annotations
 

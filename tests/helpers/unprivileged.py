@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _NOBODY = 65534
 
@@ -23,8 +23,7 @@ def print_as_nobody(imports: str, code: str, path: Path) -> str:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.dup2(writing, 1)
-        _run_as_nobody(imports, code, path)
+        _run_as_nobody(imports, code, path, writing)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
         printed = pipe.read()
@@ -33,10 +32,11 @@ def print_as_nobody(imports: str, code: str, path: Path) -> str:
     return printed
 
 
-def _run_as_nobody(imports: str, code: str, path: Path) -> None:
-    """Run the code, which prints to file descriptor 1, and end this process."""
+def _run_as_nobody(imports: str, code: str, path: Path, stdout: int) -> NoReturn:
+    """Run the code, which prints to the file descriptor `stdout`, and end this process."""
     exit_code = 1
     try:
+        os.dup2(stdout, 1)
         with os.fdopen(1, "w", encoding="utf-8") as sys.stdout:
             sys.argv = ["-c", str(path)]
             names: dict[str, Any] = {}

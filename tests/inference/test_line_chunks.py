@@ -101,8 +101,8 @@ def test_read_chunks_reads_a_named_pipe(tmp_path: Path) -> None:
         assert writer.wait() == 0
 
 
-@pytest.mark.parametrize("command", ["predict", "encode"])
-def test_command_answers_a_pipe_by_line_until_interrupted(command: str, tuned: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(("command", "is_interrupted"), [("predict", False), ("predict", True), ("encode", True)])
+def test_command_answers_a_pipe_line_by_line(command: str, is_interrupted: bool, tuned: Callable[[str], Path]) -> None:
     call = [sys.executable, "-m", "albert_cli", command, str(tuned("cola")), "--input", "-", "--device", "cpu"]
     # A shell starts background jobs, perhaps this test, with SIGINT ignored, and a child inherits that.
     notice_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -112,5 +112,9 @@ def test_command_answers_a_pipe_by_line_until_interrupted(command: str, tuned: C
             service.stdin.write(text + b"\n")
             service.stdin.flush()
             assert json.loads(service.stdout.readline())["id"] == str(number)
-        service.send_signal(signal.SIGINT)
-        assert service.wait(PATIENCE) == 130
+        if is_interrupted:
+            service.send_signal(signal.SIGINT)
+            assert service.wait(PATIENCE) == 130
+        else:
+            service.stdin.close()
+            assert service.stdout.read() == b"" and service.wait(PATIENCE) == 0

@@ -13,7 +13,7 @@ from tests.helpers.text_files import manual_paragraphs
 @pytest.fixture(scope="session")
 def vocabulary_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text")
-    # Four copies, because of fewer than 10,000 sentences none is held out.
+    # Four copies, because nothing is held out of fewer than 10,000 sentences.
     (folder / "manual.txt").write_text("\n\n".join(manual_paragraphs() * 4), encoding="utf-8")
     out = folder / "vocabulary"
     settings = VocabularySettings(2000, sample_size=12_000)

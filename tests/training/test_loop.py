@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from albert_cli import executor
 from albert_cli.errors import DivergedError, Interrupted
+from albert_cli.executor import stopping
 from albert_cli.ranks import RankGroup
 from albert_cli.training import loop
 from albert_cli.training.job import split_micro_batches
@@ -105,7 +107,7 @@ def test_loop_diverged_step_changes_no_weight(make_job: MakeJob, recipe: Path, t
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_loop_signal_stops_after_step(
-    signal_number: signal.Signals, make_job: MakeJob, recipe: Path, tmp_path: Path
+    signal_number: signal.Signals, make_job: MakeJob, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
     loop = make_loop(job, tmp_path / "run", recipe, "train.save_every=0")
@@ -122,13 +124,18 @@ def test_loop_signal_stops_after_step(
     job.loss_sums = loss_sums  # type: ignore[method-assign]
     before = signal.getsignal(signal_number)
     assert len(repr(loop)) < 200, "`signal` computes the repr of a handler, which takes half a second with all weights"
+    monkeypatch.setattr(stopping, "_stop_requested", threading.Event())
     with pytest.raises(Interrupted, match="stopped after step 4"):
         loop.run()
+    assert executor.is_stop_requested(), "no further work starts"
     assert signal.getsignal(signal_number) == before
     assert [p.name for p in (tmp_path / "run").glob("step-*")] == ["step-00000004"]
 
 
-def test_loop_stopped_between_records_writes_the_same(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
+def test_loop_stopped_between_records_writes_the_same(
+    make_job: MakeJob, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_stop_requested", threading.Event())
     overrides = ("schedule.total_steps=20", "train.log_every=10", "train.save_every=0")
     make_loop(make_job(), tmp_path / "uninterrupted", recipe, *overrides).run()
     job = make_job()

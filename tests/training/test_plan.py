@@ -193,7 +193,7 @@ def test_plan_without_disk_space_is_printed_before_the_error(
 
 def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    arguments: list[object] = [*command, "--out", run, "--max-time", "6s"]
+    arguments: list[object] = [*command, "--out", run, "--max-time", "10s"]
     arguments += ["-s", "train.save_every=1", "-s", "schedule.total_steps=99999"]
     process = start(tmp_path / "log", *arguments)
     process.wait_until(lambda: len(list_steps(run)) >= 2)

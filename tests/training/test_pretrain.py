@@ -282,9 +282,9 @@ MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.js
 FILES = (*MODEL_FILES, "optimizer.safetensors", "state.json", "recipe.toml", "token_counts.safetensors")
 
 
-# A checkpoint's manifest has the hashes of all its files; these are also read for themselves.
+# A checkpoint's manifest has the hashes of all its files. Resuming also parses the first five.
 @pytest.mark.parametrize(
-    "file", ["model.safetensors", "optimizer.safetensors", "state.json", "recipe.toml", "manifest.json"]
+    "file", ["model.safetensors", "optimizer.safetensors", "state.json", "recipe.toml", "manifest.json", "spiece.model"]
 )
 def test_pretrain_damaged_checkpoint_is_skipped(
     file: str, finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -6,6 +6,7 @@ import re
 import shutil
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.training.pretrain import load_recipe_for_data, pretrain
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
-from tests.helpers.processes import end, start_ranks
+from tests.helpers.processes import end, start_ranks, terminate_at_step
 from tests.helpers.runs import SHAPE, checkpoint_hashes, create_checkpoint, read_curve
 from tests.helpers.tiny_recipe import RECIPE
 
@@ -56,9 +57,7 @@ def test_growing_batch_resumes_exactly_and_equals_two_ranks(recipe: Path, tiny_d
     pretrain(str(recipe), tiny_data, uninterrupted, overrides, device="cpu")
     arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu"]
     arguments += [word for override in overrides for word in ("-s", override)]
-    ranks = start_ranks(tmp_path / "log", 1, *arguments, "--out", run)
-    ranks[0].reaches(lambda: (run / "step-00000005").is_dir())
-    ranks[0].kill()
+    assert end(start_ranks(tmp_path / "log", 1, *arguments, "--out", run, before=partial(terminate_at_step, 8))) == [75]
     pretrain(str(recipe), tiny_data, run, overrides, device="cpu")
     assert checkpoint_hashes(run, "step-00000015") == checkpoint_hashes(uninterrupted, "step-00000015")
     assert read_curve(run) == read_curve(uninterrupted)
