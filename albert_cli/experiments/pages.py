@@ -183,7 +183,11 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
         matched_times=[describe_matched_time(plan, name) for name in plan.matched_times],
         paper=[_tabulate_paper(outcome, table) for table in plan.experiment.tables],
         legend=[LegendEntry(plan.title(name), color) for name, color in colors.items() if outcome.values.get(name)],
-        figures=[*_draw_layers(outcome, colors), *_draw_curves(outcome, colors), *_draw_parameters(outcome, colors)],
+        figures=[
+            *_make_layer_figures(outcome, colors),
+            *_make_curve_figures(outcome, colors),
+            *_make_parameter_figures(outcome, colors),
+        ],
         command=_format_command(plan),
         stages=_tabulate_stages(plan),
     )
@@ -296,8 +300,8 @@ def _tabulate_paper(outcome: Outcome, table: PaperTable) -> tuple[str, Table]:
 # ---------------------------------------------------------------- figures
 
 
-def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw Figure 1 of the paper: how far each layer moves its input, with a line for each run.
+def _make_layer_figures(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
+    """Return Figure 1 of the paper: how far each layer moves its input, with a line for each run.
 
     There is one figure for each measure of distance, and none if the recipe does not request them.
     """
@@ -316,8 +320,8 @@ def _draw_layers(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
     return drawings
 
 
-def _draw_curves(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw loss and accuracies on held-out text during pretraining, a line for each run."""
+def _make_curve_figures(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
+    """Return figures of loss and accuracies on held-out text during pretraining, with a line for each run."""
     drawings = []
     for metric, (title, caption) in _CURVES.items():
         series = [
@@ -332,8 +336,8 @@ def _draw_curves(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
     return drawings
 
 
-def _draw_parameters(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Draw median scores over parameters, or only the parameters if nothing is trained.
+def _make_parameter_figures(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
+    """Return figures of median scores over parameters, or of only the parameters if nothing is trained.
 
     If all variants have the same number of parameters there is no figure.
     """

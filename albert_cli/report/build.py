@@ -117,7 +117,7 @@ def _make_page(inputs: ReportInputs) -> ReportPage:
         data_samples=[_describe_sample(data, runs) for data in inputs.data],
         pretraining=make_pretraining_section(runs, colors) if runs else None,
         scores=scores.make_scores_section(evaluations, colors) if evaluations else None,
-        learning_curves=scores.draw_learning_curves(evaluations, colors),
+        learning_curves=scores.make_learning_curves(evaluations, colors),
         mistakes=list_mistakes(evaluations),
         examples=[(table.title, _tabulate_examples(table)) for table in inputs.examples if table.rows],
         versions=_list_versions(evaluations),

@@ -74,7 +74,7 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class Figure:
-    """An image, which is drawn for the page, with its title, its caption and its legend."""
+    """A figure: a function that draws its image, with title, caption and legend."""
 
     title: str
     description: str  # for people who cannot see the image

@@ -70,7 +70,7 @@ def summarize_run(runs: Sequence[PretrainingRun]) -> list[Fact]:
 def make_pretraining_section(runs: Sequence[PretrainingRun], colors: Colors) -> PretrainingSection:
     """Return curves of loss, accuracy and speed, and tables of the runs' settings and scores."""
     corpora = dict.fromkeys(corpus for run in runs for corpus in run.heldout)
-    drawings = [figure for corpus in corpora for figure in _draw_corpus(runs, corpus, colors)]
+    drawings = [figure for corpus in corpora for figure in _make_corpus_figures(runs, corpus, colors)]
     speed = _make_series({run.name: run.training.get("tokens_per_second", []) for run in runs}, colors, "thin")
     if speed:
         draw = partial(figures.draw_curves, speed, from_zero=True)
@@ -99,8 +99,8 @@ def _make_series(curves: Mapping[str, Curve], colors: Colors, style: LineStyle) 
     return [LineSeries(curve, colors[name], style) for name, curve in curves.items() if curve]
 
 
-def _draw_corpus(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) -> list[Figure]:
-    """Draw loss and accuracies on one corpus; for corpus "" also draw the training loss and the unigram entropy."""
+def _make_corpus_figures(runs: Sequence[PretrainingRun], corpus: str, colors: Colors) -> list[Figure]:
+    """Return figures of loss and accuracies on one corpus; corpus "" also has the training loss and unigram entropy."""
     suffix = f", {corpus}" if corpus else ""
     losses = _make_series({run.name: run.heldout_curve("mlm_loss", corpus) for run in runs}, colors, "marked")
     entropy_levels: dict[float, str] = {}  # the titles of horizontal lines, by height

@@ -124,7 +124,7 @@ def make_scores_section(evaluations: Sequence[Evaluation], colors: Colors) -> Sc
         table=_make_task_table(groups, list_models([e for group in groups for e in group])),
         split=_describe_split(groups),
         published=_make_published_table(groups),
-        figures=[_draw_scores(group, colors) for group in groups],
+        figures=[_make_score_figure(group, colors) for group in groups],
         has_collapsed=any(e.record.collapse_reasons for e in evaluations),
         protocols=_list_protocols(evaluations, groups),
     )
@@ -145,8 +145,8 @@ def _is_on_test_set(group: TaskGroup) -> bool:
     return group[0].record.title.endswith(TEST_SUFFIX)
 
 
-def draw_learning_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[Figure]:
-    """Draw dev scores during fine-tuning, a figure per task and a line per seed; empty if no run has a curve."""
+def make_learning_curves(evaluations: Sequence[Evaluation], colors: Colors) -> list[Figure]:
+    """Return a figure of the dev scores of each task during fine-tuning, with a line per seed, if a run has a curve."""
     drawings = []
     for group in group_by_task([e for e in evaluations if e.curves]):
         series = [LineSeries(curve, colors[e.model]) for e in group for curve in e.curves]
@@ -252,8 +252,8 @@ def _baseline_cell(group: TaskGroup, title: str) -> str | Cell:
     return Cell(format_percent(evaluation.baselines[title]), notes)
 
 
-def _draw_scores(group: TaskGroup, colors: Colors) -> Figure:
-    """Draw a row for each model of a task, controls last, and for each baseline."""
+def _make_score_figure(group: TaskGroup, colors: Colors) -> Figure:
+    """Return a figure with a row for each model of a task, controls last, and for each baseline."""
     rows = []
     for e in group:
         seeds = sorted(e.scores, key=lambda seed: e.scores[seed])
