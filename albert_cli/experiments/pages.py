@@ -183,11 +183,9 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
         matched_times=[describe_matched_time(plan, name) for name in plan.matched_times],
         paper=[_tabulate_paper(outcome, table) for table in plan.experiment.tables],
         legend=[LegendEntry(plan.title(name), color) for name, color in colors.items() if outcome.values.get(name)],
-        figures=[
-            *_make_layer_figures(outcome, colors),
-            *_make_curve_figures(outcome, colors),
-            *_make_parameter_figures(outcome, colors),
-        ],
+        figures=_make_layer_figures(outcome, colors)
+        + _make_curve_figures(outcome, colors)
+        + _make_parameter_figures(outcome, colors),
         command=_format_command(plan),
         stages=_tabulate_stages(plan),
     )
@@ -353,11 +351,10 @@ def _make_parameter_figures(outcome: Outcome, colors: dict[str, str]) -> list[Fi
         return [Figure("Parameters", "Parameters of every model, in millions", draw, "Millions.")]
     drawings = []
     for metric, title in (("tasks_mean", "Mean of the tasks"), ("mlm_accuracy", "MLM accuracy")):
-        scores = {name: outcome.median(name, metric) for name in counts}
         points = [
             LabeledPoint(counts[name], 100 * score, titles[name], colors[name])
-            for name, score in scores.items()
-            if score is not None
+            for name in counts
+            if (score := outcome.median(name, metric)) is not None
         ]
         if len({point.x for point in points}) > 1:
             draw = partial(figures.draw_points, points)
