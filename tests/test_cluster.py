@@ -252,4 +252,4 @@ def test_kubernetes_resumes_the_run_of_the_slurm_job(stopped: Path, tiny_data: P
     result = subprocess.run([*container["command"], line], env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert f"resuming from step {saved_step}" in result.stderr
-    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 100)
+    assert (status(stopped / "run")["state"], status(stopped / "run")["step"]) == ("done", 400)
