@@ -334,7 +334,7 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
             if HUB_MODEL in command:
                 downloaded = Path("downloaded").resolve(strict=True)
                 patch.setattr("albert_cli.hub_access.download_hub_files", lambda name, patterns: downloaded)
-            ended = run_command(command_line(name), arguments, expect=int(code or 0))
+            ended = run_command(find_command_line(name), arguments, expect=int(code or 0))
         return ended.out + ended.err
 
     (tmp_path / "work").mkdir()
@@ -396,13 +396,13 @@ def iter_calls(command: str) -> Iterator[list[str]]:
 
 
 @functools.cache
-def command_line(program: str) -> Any:
+def find_command_line(program: str) -> Any:
     """Return the command line of `albert` or of a benchmark, which takes some hundredths of a second to build."""
     from typer.main import get_command
 
-    from albert_cli.cli import app
+    from albert_cli.cli.app import command_line
 
-    return get_command(importlib.import_module(program).app if program.startswith("benchmarks.") else app)
+    return get_command(importlib.import_module(program).app) if program.startswith("benchmarks.") else command_line()
 
 
 def parse_call(words: list[str]) -> tuple[str, dict[str, Any]] | None:
@@ -417,7 +417,7 @@ def parse_call(words: list[str]) -> tuple[str, dict[str, Any]] | None:
     elif program != "albert":
         return None
     name = program
-    command = command_line(program)
+    command = find_command_line(program)
     while hasattr(command, "commands") and arguments:
         name = arguments.pop(0)
         command = command.commands[name]
@@ -533,7 +533,7 @@ def test_the_pages_name_every_option() -> None:
             if is_option and not any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in names):
                 yield f"{name} {parameter.opts[0]}"
 
-    assert list(list_missing("albert", command_line("albert"))) == []
+    assert list(list_missing("albert", find_command_line("albert"))) == []
 
 
 def format_default(value: object) -> str:

@@ -232,7 +232,7 @@ def invoke_json(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 @functools.cache
-def _command_line() -> Callable[[list[str]], object]:
+def command_line() -> Callable[[list[str]], object]:
     """Return the command line; it is cached, because building it takes a tenth of a second."""
     return typer.main.get_command(app)
 
@@ -251,7 +251,7 @@ def invoke(arguments: Sequence[str]) -> tuple[int, str]:
         try:
             os.dup2(printed.fileno(), 1)
             with contextlib.redirect_stdout(printed):
-                _command_line()(sys.argv[1:])
+                command_line()(sys.argv[1:])
         except SystemExit as exit_:
             if isinstance(exit_.code, int):
                 code = exit_.code

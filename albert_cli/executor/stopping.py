@@ -47,9 +47,7 @@ def _alarm(seconds: float | None) -> Iterator[None]:
         return
 
     def send_signal() -> None:
-        # While a training loop runs in this process, SIGTERM calls the loop's handler instead of `stop`. The loop then
-        # saves and raises `Interrupted` after its current step. But if that was its last step, the loop ends as usual,
-        # and only this request prevents further work from starting.
+        # Work in this process may handle SIGTERM itself and end as usual. Then this request stops the work after it.
         request_stop()
         os.kill(os.getpid(), signal.SIGTERM)
 

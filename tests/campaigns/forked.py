@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from tests.helpers.command import command_line
+from albert_cli.cli.app import command_line
 
 # The limit of CPU time, ten times that of the slowest command. After half of it a child receives SIGTERM.
 SECONDS = 60

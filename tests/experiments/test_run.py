@@ -443,7 +443,7 @@ def test_output_of_child_processes_is_captured(monkeypatch: pytest.MonkeyPatch) 
     """Child processes write to the file descriptor, not to `sys.stdout`."""
     command = [sys.executable, "-c", "import sys; print(sys.argv[1])"]
     module = sys.modules[invoke.__module__]
-    monkeypatch.setattr(module, "_command_line", lambda: lambda words: subprocess.run([*command, *words], check=True))
+    monkeypatch.setattr(module, "command_line", lambda: lambda words: subprocess.run([*command, *words], check=True))
     assert invoke(["a"]) == (0, "a\n")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import random
 from collections.abc import Callable, Sequence
@@ -34,18 +33,10 @@ class Ended:
     err: str
 
 
-@functools.cache
-def command_line() -> Callable[[list[str]], object]:
-    """Return the command line; it is cached, because building it takes some hundredths of a second."""
-    from typer.main import get_command
-
-    from albert_cli.cli import app
-
-    return get_command(app)
-
-
 def albert(*arguments: object, expect: int | None = 0) -> Ended:
     """Run `albert ARGUMENTS` in this process; assert that it exits with the code `expect` (None: any)."""
+    from albert_cli.cli.app import command_line
+
     return run_command(command_line(), arguments, expect)
 
 
@@ -70,11 +61,9 @@ def run_command(command: Callable[[list[str]], object], arguments: Sequence[obje
 
 def list_options(command: str) -> set[str]:
     """Return the options of a command, such as `--out`."""
-    from typer.main import get_command
+    from albert_cli.cli.app import command_line
 
-    from albert_cli.cli import app
-
-    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    parameters = command_line().commands[command].params  # type: ignore[attr-defined]
     return {option for parameter in parameters for option in parameter.opts}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,6 @@ VALID_RECORDS = b'{"text": "A line of text."}\n' * 500  # `reproduce` reads the 
 VALID_LINES = b"A line of text.\n\n" * 500
 
 
-cached_options = cache(list_options)  # building the command line takes a tenth of a second
-
-
 def list_foreign_options(hint: str, command: str) -> list[str]:
     """Return the options in a hint that neither the command has, nor each of the commands that the hint names."""
     foreign = []
@@ -24,7 +20,7 @@ def list_foreign_options(hint: str, command: str) -> list[str]:
         match = re.match(r"for ([\w-]+(?:(?:, | and )[\w-]+)*),", clause)
         commands = re.split(", | and ", match[1]) if match else [command]
         for option in re.findall(r"--[a-z][a-z-]+", clause):
-            foreign += [f"{name}: {option}" for name in commands if option not in cached_options(name)]
+            foreign += [f"{name}: {option}" for name in commands if option not in list_options(name)]
     return foreign
 
 
