@@ -158,7 +158,7 @@ def test_verdict_follows_the_result_files(tmp_path: Path, tiny_data: Path) -> No
     """Other numbers in the result files give another verdict."""
     claim = "A model trained on SOP is above 70 % on both tasks."
     plan = make_plan(
-        recipe.load_experiment("sentence-loss"), ExperimentRequest("smoke", tmp_path, data=tiny_data, seeds=2)
+        recipe.load_experiment("sentence-loss"), ExperimentRequest("h200", tmp_path, data=tiny_data, seeds=2)
     )
     output = []
     for accuracies in ((0.92, 0.93), (0.60, 0.61), (0.69, 0.72), (0.50, 0.51)):
