@@ -10,7 +10,6 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,27 +33,16 @@ from albert_cli.experiments.claims import (
 from albert_cli.experiments.experiment import PaperTable
 from albert_cli.experiments.metrics import EXACT, METRICS, is_score
 from albert_cli.experiments.outcome import Outcome
+from albert_cli.experiments.page_figures import choose_colors, make_figures
 from albert_cli.experiments.plan import ExperimentPlan, Stage
 from albert_cli.experiments.records import StageRecord, TimedResult, read_record
 from albert_cli.formatting import format_command
-from albert_cli.report import figures
-from albert_cli.report.figures import DotRow, Figure, LabeledPoint, LegendEntry, LineSeries, series_color
+from albert_cli.report.figures import Figure, LegendEntry
 from albert_cli.report.render import Cell, Table, render_html, render_markdown
 from albert_cli.report.scores import Fact
 from albert_cli.results import RESULTS
 from albert_cli.score_summary import standard_error
 
-# The title and the caption of each metric's figure.
-_CURVES: Final = {
-    "mlm_loss": ("MLM loss", "Nats per masked token, on held-out text during training."),
-    "mlm_accuracy": ("MLM accuracy", "Percent, on held-out text during training."),
-    "order_accuracy": ("Sentence-pair accuracy", "Percent, on held-out pairs of the kind that each run trains on."),
-}
-# The title and the caption of the figure of each measure of distance.
-_LAYERS: Final = {
-    "l2": ("Distance between a layer’s input and output", "Euclidean, mean over tokens of held-out text."),
-    "degrees": ("Angle between a layer’s input and output", "Degrees, mean over tokens of held-out text."),
-}
 _MARKERS: Final[dict[Verdict, str]] = {HOLDS: "●", FAILS: "■", NOISY: "◆", NOT_LEARNED: "○", NOT_MEASURED: "–"}
 
 
@@ -167,7 +155,7 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
     plan = outcome.plan
     counts = Counter(checked.verdict for checked in outcome.claims)
     facts = [Fact(_mark(verdict), str(counts[verdict]), "of the claims below") for verdict in _MARKERS]
-    colors = {name: series_color(number) for number, name in enumerate(plan.variants)}
+    colors = choose_colors(plan)
     return ExperimentPage(
         title=plan.experiment.title,
         scale=plan.request.scale,
@@ -183,9 +171,7 @@ def _make_page(outcome: Outcome) -> ExperimentPage:
         matched_times=[describe_matched_time(plan, name) for name in plan.matched_times],
         paper=[_tabulate_paper(outcome, table) for table in plan.experiment.tables],
         legend=[LegendEntry(plan.title(name), color) for name, color in colors.items() if outcome.values.get(name)],
-        figures=_make_layer_figures(outcome, colors)
-        + _make_curve_figures(outcome, colors)
-        + _make_parameter_figures(outcome, colors),
+        figures=make_figures(outcome),
         command=_format_command(plan),
         stages=_tabulate_stages(plan),
     )
@@ -293,74 +279,6 @@ def _tabulate_paper(outcome: Outcome, table: PaperTable) -> tuple[str, Table]:
         sentences.append(f"The paper's rows for models that we did not train are compared with our {ours}.")
     caption = " ".join(sentence for sentence in sentences if sentence)
     return caption, Table(["the paper", *table.columns], rows)
-
-
-# ---------------------------------------------------------------- figures
-
-
-def _make_layer_figures(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Return Figure 1 of the paper: how far each layer moves its input, with a line for each run.
-
-    There is one figure for each measure of distance, and none if the recipe does not request them.
-    """
-    if "layers" not in outcome.plan.experiment.plots:
-        return []
-    drawings = []
-    for measure, (title, caption) in _LAYERS.items():
-        series = [
-            LineSeries(list(enumerate(distances, start=1)), color, "marked")
-            for variant, color in colors.items()
-            for distances in outcome.layer_distances.get(variant, {}).get(measure, [])
-        ]
-        if series:
-            draw = partial(figures.draw_curves, series, from_zero=True, x_label="layer")
-            drawings.append(Figure(title, f"{title}, by layer", draw, caption))
-    return drawings
-
-
-def _make_curve_figures(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Return figures of loss and accuracies on held-out text during pretraining, with a line for each run."""
-    drawings = []
-    for metric, (title, caption) in _CURVES.items():
-        series = [
-            LineSeries(curve, color)
-            for variant, color in colors.items()
-            for curve in outcome.curves.get(variant, {}).get(metric, [])
-            if len(curve) > 1
-        ]
-        if series:
-            draw = partial(figures.draw_curves, series, percent=metric.endswith("_accuracy"))
-            drawings.append(Figure(title, f"{title} over steps", draw, caption))
-    return drawings
-
-
-def _make_parameter_figures(outcome: Outcome, colors: dict[str, str]) -> list[Figure]:
-    """Return figures of median scores over parameters, or of only the parameters if nothing is trained.
-
-    If all variants have the same number of parameters there is no figure.
-    """
-    titles = {name: outcome.plan.title(name) for name in colors}
-    medians = {name: outcome.median(name, "parameters") for name in colors}
-    counts = {name: count for name, count in medians.items() if count}
-    if len(set(counts.values())) < 2:
-        return []
-    if outcome.plan.experiment.is_counted:
-        # `draw_dots` multiplies its values by 100, so it shows parameters divided by 1e8 in millions.
-        rows = [DotRow(titles[name], [count / 1e8], count / 1e8, colors[name]) for name, count in counts.items()]
-        draw = partial(figures.draw_dots, rows)
-        return [Figure("Parameters", "Parameters of every model, in millions", draw, "Millions.")]
-    drawings = []
-    for metric, title in (("tasks_mean", "Mean of the tasks"), ("mlm_accuracy", "MLM accuracy")):
-        points = [
-            LabeledPoint(counts[name], 100 * score, titles[name], colors[name])
-            for name in counts
-            if (score := outcome.median(name, metric)) is not None
-        ]
-        if len({point.x for point in points}) > 1:
-            draw = partial(figures.draw_points, points)
-            caption = "Percent, median over seeds."
-            drawings.append(Figure(f"{title}, by parameters", f"{title} over parameters", draw, caption))
-    return drawings
 
 
 # ---------------------------------------------------------------- commands
