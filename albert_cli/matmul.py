@@ -111,7 +111,7 @@ def onednn_linear(x_MK: Tensor, weight_NK: Tensor, bias_N: Tensor | None, activa
     The weight may be prepacked (`prepack_weight`). The activation is one of `model.block.ACTIVATIONS` or "none". It is
     applied before the result is rounded to the dtype of `x_MK`.
 
-    This is a private operator of torch, whose compiler uses it for inference. The public alternatives are slower:
+    The function calls a private operator of torch, which torch's compiler uses for inference. Public ones are slower:
     `to_mkldnn` copies the tensors before and after each layer, and 1 x 1 convolutions use MKL. `has_onednn` and
     `has_prepacked_linear` check that the operator works.
     """
@@ -148,8 +148,8 @@ class _OnednnLinear(torch.autograd.Function):
         grad_bias_N = grad_MN.sum(0) if needs_bias else None
         if needs_x:
             grad_x_MK = onednn_linear(grad_MN, _transpose(weight_NK), None)  # grad @ weight
-        # The weight's gradient is grad.T @ x. If the rows of grad do not alias, it is computed as (x.T @ grad).T, for
-        # which oneDNN reads the transpose of grad without a copy.
+        # `onednn_linear(a, b, None)` is a @ b.T. The weight's gradient is grad.T @ x. If the rows of grad do not alias,
+        # it is computed as (x.T @ grad).T, for which oneDNN reads the transpose of grad without a copy.
         if needs_weight and _rows_alias(grad_MN):
             grad_weight_NK = onednn_linear(grad_MN.T.contiguous(), _transpose(x_MK), None)
         elif needs_weight:

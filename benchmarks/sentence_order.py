@@ -30,7 +30,7 @@ from albert_cli.text.vocabulary import Vocabulary
 Pair: TypeAlias = tuple[Ids, Ids]
 Labels: TypeAlias = NDArray[np.int32]
 _SENTENCE_ENDS: Final = (".", "▁.", "!", "?", "。", "।", "؟")  # pieces that end a sentence
-_EDGE: Final = 12  # tokens at the end of a segment that count as features of their own
+_EDGE: Final = 12  # the first and the last tokens of a segment, which are features of their own
 _MIN_TEST_PAIRS: Final = 100
 app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
@@ -49,18 +49,18 @@ class OrderBaselines:
     by_tokens: float
 
 
-def measure_baselines(data: Path, length: int, pairs: int, seed: int = 0) -> OrderBaselines:
+def measure_baselines(data: Path, length: int, examples: int, seed: int = 0) -> OrderBaselines:
     """Train both classifiers on pairs of a data directory's train split, and score them on pairs of the held-out split.
 
-    length: `data.max_seq_length` of the sampled pairs; pairs: number of examples that are sampled for training, and
-    upper bound of the number sampled for the test. Examples of one segment are left out of both. Raises `InputError` if
-    the held-out split has fewer than `_MIN_TEST_PAIRS` pairs.
+    length: the recipe setting `data.max_seq_length` for the examples; examples: the number that is sampled for
+    training, and the most that are sampled for the test. Examples of one segment are left out of both. Raises
+    `InputError` if the held-out split has fewer than `_MIN_TEST_PAIRS` pairs.
     """
     vocabulary = Vocabulary.load(data)
     settings = PairSettings(max_seq_length=length)
-    train, train_labels = sample_labeled_pairs(TokenCorpus.open(data, "train"), vocabulary, settings, pairs, seed)
+    train, train_labels = sample_labeled_pairs(TokenCorpus.open(data, "train"), vocabulary, settings, examples, seed)
     heldout = TokenCorpus.open(data, "heldout")
-    test_examples = min(pairs, 4 * heldout.n_tokens // length)  # about four passes over the text
+    test_examples = min(examples, 4 * heldout.n_tokens // length)  # about four passes over the text
     test, test_labels = sample_labeled_pairs(heldout, vocabulary, settings, test_examples, seed)
     if len(test) < _MIN_TEST_PAIRS:
         raise InputError(
@@ -100,8 +100,8 @@ def sample_labeled_pairs(
 def length_features(pair: Pair, ends_sentence: NDArray[np.bool_]) -> list[int]:
     """Return the lengths of both segments and of their sentences.
 
-    For each segment these are the numbers of tokens of the segment, of its first sentence, after its last sentence end,
-    and of its last complete sentence, and the number of sentence ends.
+    A segment has five numbers: its tokens, the tokens of its first sentence, the tokens after its last sentence end,
+    the tokens of its last complete sentence, and its sentence ends.
     ends_sentence: True for the ids of pieces that end a sentence, bool [vocabulary].
     """
     features = []
@@ -133,13 +133,13 @@ def token_features(pairs: Sequence[Pair], vocabulary_size: int) -> sparse.csr_ma
 def main(
     data: Annotated[Path, typer.Argument(help="The data directory.", metavar="DATA")],
     length: Annotated[int, typer.Option("--length", help="Positions of a sequence.", min=8)] = 128,
-    pairs: Annotated[int, typer.Option("--pairs", help="Examples to sample for training.", min=100)] = 50_000,
+    examples: Annotated[int, typer.Option("--examples", help="Examples to sample for training.", min=100)] = 50_000,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Measure how well lengths and single tokens tell the order of two segments."""
-    result = measure_baselines(data, length, pairs)
+    result = measure_baselines(data, length, examples)
     text = (
         f"order of two segments, {result.train_pairs:,} pairs to train and {result.test_pairs:,} held out; chance 50%\n"
         f"by the lengths of segments and sentences: {result.by_lengths:.1%}\n"

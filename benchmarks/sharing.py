@@ -78,10 +78,13 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class SharingResult:
-    """The conditions, and by `BatchShape.key` the milliseconds of each model, in the order of `models`."""
+    """The conditions of a measurement, and its times.
+
+    `milliseconds` maps a `BatchShape.key` to a list with the time of each model, in the order of `models`.
+    """
 
     conditions: dict[str, Any]
-    cells: dict[str, list[float]]
+    milliseconds: dict[str, list[float]]
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -104,7 +107,9 @@ def measure_sharing(
     device = choose_device(device_name)
     conditions = {**asdict(harness.current_conditions(device, precision)), "models": list(names), "rounds": rounds}
     if names == PAPER_MODELS:
-        conditions["tokens"] = tokens  # of the only batch; for two models, `tokens` selects among batches of all sizes
+        # The paper's models train on one batch of this size. For two models, `tokens` only leaves out larger batches,
+        # which changes no time.
+        conditions["tokens"] = tokens
     built = _build_models(names, device)
     with store.lock(out):
         milliseconds = measurements.load_previous(out, conditions)
@@ -135,7 +140,10 @@ def _choose_models(models: Sequence[str]) -> tuple[str, ...]:
 
 
 def _iter_shapes(names: Sequence[str], tokens: int, device: torch.device) -> Iterator[BatchShape]:
-    """Yield the batch shapes to time: for the paper's models one of training, and one sequence for inference."""
+    """Yield the batch shapes to time: for the paper's models one training batch and one inference sequence.
+
+    For two models these are all shapes of at most `tokens` tokens; 0 stands for a limit that depends on the device.
+    """
     is_cpu = device.type == "cpu"
     if names == PAPER_MODELS:
         # On a CPU a round with one sequence of 128 tokens takes 6 TFLOP, half a minute on two cores.
@@ -200,7 +208,7 @@ def _make_call(
 def compute_speedups(result: SharingResult, kind: str) -> dict[int, dict[int, float]]:
     """Return the speed of the first model relative to the second's, by sequence length and batch size."""
     speedups: dict[int, dict[int, float]] = {}
-    for key, (first, second) in result.cells.items():
+    for key, (first, second) in result.milliseconds.items():
         shape = BatchShape.parse(key)
         if shape.kind == kind:
             speedups.setdefault(shape.length, {})[shape.batch] = second / first
@@ -259,9 +267,11 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
 
     Each table compares the measured speedups with those of the paper and with those that the FLOPs predict.
     """
-    training_key, inference_key = result.cells  # for the paper's models, `_iter_shapes` yields one shape of each kind
-    training = dict(zip(PAPER_MODELS, result.cells[training_key], strict=True))  # milliseconds
-    inference = dict(zip(PAPER_MODELS, result.cells[inference_key], strict=True))
+    training_key, inference_key = (
+        result.milliseconds
+    )  # for the paper's models, `_iter_shapes` yields one shape of each kind
+    training = dict(zip(PAPER_MODELS, result.milliseconds[training_key], strict=True))  # milliseconds
+    inference = dict(zip(PAPER_MODELS, result.milliseconds[inference_key], strict=True))
     training_shape = BatchShape.parse(training_key)
     flops = {name: costs.training_flops(PRESETS[name], training_shape.length) for name in PAPER_MODELS}
     tables = []
@@ -300,14 +310,17 @@ def _format_ratio(ratio: float | None) -> str:
 def main(
     out: Out,
     models: Annotated[
-        list[str] | None, typer.Argument(help="Two presets; default: albert-base bert-base. Or: paper, its seven.")
+        list[str] | None,
+        typer.Argument(
+            help='Two presets (default: albert-base bert-base), or "paper" for the seven models of the paper.'
+        ),
     ] = None,
     tokens: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Leave out batches of more tokens; 0: than 2,048 on a CPU, 65,536 on a GPU. With paper: tokens of the "
-            "batch; 0: 128 on a CPU, 8,192 on a GPU.",
+            help="Largest batch to time, in tokens; 0 means 2,048 on a CPU and 65,536 on a GPU. For the paper's models "
+            "the tokens of the training batch; 0 means 128 on a CPU and 8,192 on a GPU.",
         ),
     ] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each model.")] = 3,

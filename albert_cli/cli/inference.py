@@ -172,7 +172,8 @@ def export(
     task: Annotated[
         str | None,
         typer.Option(
-            help="The task whose dev set in --data is scored. Default: the task that the model was fine-tuned on."
+            help="The task on whose dev set in --data the checkpoint and its exports are scored. Default: the task of "
+            "the checkpoint."
         ),
     ] = None,
     input_file: Annotated[
@@ -190,6 +191,8 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Write a checkpoint as ONNX in fp32 and int8 for onnxruntime, Optimum and transformers.js.
+
+    With --data or --input it also compares the outputs of the exported models with the checkpoint's.
 
     Example: albert export mrpc --data glue --out mrpc-onnx
     """

@@ -20,7 +20,9 @@ from albert_cli.errors import AlbertError, CheckpointError
 from albert_cli.machine import available_cores
 from albert_cli.text.source_parts import FileSignature
 
-_VERIFIED = ".verified.json"  # the recorded signatures: a cache, not a part of the artifact
+# The recorded signatures: a cache, not a part of the artifact. For a data directory the file has {"signatures": …}, for
+# the shards of a work unit a `VerifiedUnit`.
+_VERIFIED = ".verified.json"
 
 # The same record in memory, by data directory. It is needed for read-only directories, to which no file can be written.
 _verified_in_process: dict[Path, dict[str, list[int]]] = {}
@@ -75,9 +77,9 @@ class VerifiedUnit:
     source_signatures: list[FileSignature | None]
 
 
-def record_verified_unit(directory: Path, sources: Sequence[FileSignature | None]) -> None:
+def record_verified_unit(directory: Path, source_signatures: Sequence[FileSignature | None]) -> None:
     """Record the signatures of shards that have just been written, and of their sources."""
-    verified = VerifiedUnit(collect_file_signatures(directory), list(sources))
+    verified = VerifiedUnit(collect_file_signatures(directory), list(source_signatures))
     with suppress(OSError, AlbertError):  # without the record the files are hashed again
         store.write_json(directory / _VERIFIED, asdict(verified))
 
@@ -96,13 +98,13 @@ def are_shards_unchanged(directory: Path, verified: VerifiedUnit | None) -> bool
     return verified is not None and collect_file_signatures(directory) == verified.shard_signatures
 
 
-def are_sources_unchanged(sources: Sequence[FileSignature | None], verified: VerifiedUnit | None) -> bool:
-    """Return True if every source still has its recorded signature.
+def are_sources_unchanged(source_signatures: Sequence[FileSignature | None], verified: VerifiedUnit | None) -> bool:
+    """Return True if the sources still have their recorded signatures.
 
     Returns False if a source is not a file, or if its signature may hide a change (`FileSignature.has_version`).
     """
-    have_versions = all(source is not None and source.has_version for source in sources)
-    return verified is not None and have_versions and list(sources) == verified.source_signatures
+    have_versions = all(signature is not None and signature.has_version for signature in source_signatures)
+    return verified is not None and have_versions and list(source_signatures) == verified.source_signatures
 
 
 # ---------------------------------------------------------------- signatures

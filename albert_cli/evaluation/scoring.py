@@ -73,7 +73,7 @@ def prepare_evaluation(
             task.reorder_labels(checkpoint)
         if prepared.recipe.task in ("table", NER) and checkpoint.output_names and not request.retrain:
             # Training reads the usual columns and the classes of the data, not those of the checkpoint.
-            return prepare_task(name, request, opened)
+            return prepare_task(name, request, opened, may_be_scored=False)
         return prepared
     if model_settings.head == "auto" and task.labels and checkpoint.has_unnamed_labels:  # a regression has no labels
         raise _unnamed_labels(prepared, can_train=can_train)
@@ -142,7 +142,8 @@ def load_scoring_inputs(
         return inputs
     rows = len(inputs.dev_examples)
     results = {path: read_result(path / RESULTS) for path in directories if (path / RESULTS).is_file()}
-    # Training may leave out examples of the file, such as questions whose answers are not in their context.
+    # A run with more examples than the file has rows was trained on other data. It may have fewer, because training
+    # leaves out some, such as questions whose answers are not in their context.
     data_fingerprints = {
         path: result.data
         for path, result in results.items()
@@ -150,6 +151,7 @@ def load_scoring_inputs(
     }
     opened = {} if opened is None else opened
     all_overrides = list(dict.fromkeys(map(_example_overrides, data_fingerprints)))
+    # Load the file as the training of each run did. If the fingerprint is that of a run, it was trained on this file.
     for overrides in all_overrides:
         all_settings = (*overrides.train, *overrides.dev, *request.overrides)
         trained_request = replace(request, overrides=all_settings, checkpoint=str(directories[0]))

@@ -125,7 +125,7 @@ def _submit(executor: Executor, call: Callable[..., T], attempt: _Attempt, runni
         running[executor.submit(call, *attempt.item)] = attempt
     except (BrokenExecutor, OSError) as error:
         # When a worker dies, Python 3.11 closes the pool's queue. If `submit` starts another worker at this moment, it
-        # raises an OSError. The pool is broken only if the future of a running call has a `BrokenExecutor`.
+        # raises an OSError. An OSError has this cause only if the future of a running call has a `BrokenExecutor`.
         errors = [error, *(future.exception() for future in running if future.done())]
         if not any(isinstance(cause, BrokenExecutor) for cause in errors):
             raise

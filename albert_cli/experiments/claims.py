@@ -104,6 +104,7 @@ def check_condition(condition: Condition, values: Values) -> Finding:
     estimates = _compute_left_side(condition, values)
     if not estimates:
         return Finding(condition, {}, verdict=NOT_MEASURED)
+    # The first element of an estimate is the value on all examples; each other one leaves out a jackknife group.
     numbers = np.array([estimate[0] for estimate in estimates.values()])
     by_seed = {seed: finite_or_none(float(estimate[0])) for seed, estimate in estimates.items()}
     if not np.isfinite(numbers).all():
@@ -161,9 +162,9 @@ def _look_up(reference: str, values: Values) -> Mapping[int, JackknifeEstimate]:
 def _decide(condition: Condition, bound: float, low: float, high: float) -> Verdict:
     """Return the verdict for a mean with the confidence interval from `low` to `high`.
 
-    The condition "above" holds if the whole interval is above `bound`. It fails if the interval is not, and ends at or
-    below `bound` + `condition.smallest_difference`. In all other cases it is undecided (`NOISY`). For "below", the
-    directions are reversed. "equal" holds if the interval is only `bound`, and fails if `bound` is outside of it.
+    The condition "above" holds if the whole interval is above `bound`. Otherwise it fails if the interval ends at or
+    below `bound` + `condition.smallest_difference`, and is undecided (`NOISY`) if not. For "below", the directions are
+    reversed. "equal" holds if the interval is only `bound`, and fails if `bound` is outside of it.
     """
     match condition.must:
         case "above":

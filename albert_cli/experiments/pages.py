@@ -191,8 +191,8 @@ def _make_claim_section(checked: CheckedClaim) -> ClaimSection:
     for finding in checked.findings:
         mean = _format_value(finding, finding.mean)
         seeds = "  ".join(_format_value(finding, value) for value in finding.by_seed.values()) or "none"
-        rows.append([str(finding.condition), mean, _format_bounds(finding), seeds, _mark(finding.verdict)])
-    table = Table(["condition", "mean", "bounds", "by seed", "verdict"], rows)
+        rows.append([str(finding.condition), mean, _format_limits(finding), seeds, _mark(finding.verdict)])
+    table = Table(["condition", "mean", "confidence limits", "by seed", "verdict"], rows)
     return ClaimSection(_mark(checked.verdict), claim.statement, claim.source, claim.margin, table)
 
 
@@ -204,11 +204,11 @@ def _format_value(finding: Finding, value: float | None) -> str:
     return f"{value:,.0f}" if is_count else f"{value:.4g}"
 
 
-def _format_bounds(finding: Finding) -> str:
+def _format_limits(finding: Finding) -> str:
     if finding.low is None or finding.high is None:
         if len(finding.by_seed) > 1:
             return "unknown"
-        return "no bounds from a single seed" if finding.by_seed else ""  # "" if nothing was measured
+        return "none from a single seed" if finding.by_seed else ""  # "" if nothing was measured
     return "exact" if finding.condition.is_exact else f"{finding.low:.4g} … {finding.high:.4g}"
 
 

@@ -131,7 +131,7 @@ def _set_words(weight_VW: Tensor, words_VW: Tensor, std: float) -> None:
     norm_V1 = words_VW.norm(dim=1, keepdim=True)
     is_seen_V1 = norm_V1 > _UNSEEN_NORM
     if not is_seen_V1.any():
-        return  # data without a token have no word vectors; all embeddings stay random
+        return  # the corpus has no tokens, so there are no word vectors: all embeddings stay random
     rescaled_VW = words_VW * norm_V1.clamp(min=_UNSEEN_NORM) ** (_NORM_EXPONENT - 1)
     scale = std / float(rescaled_VW[is_seen_V1[:, 0]].std())
     weight_VW.copy_(torch.where(is_seen_V1, rescaled_VW * scale, _RANDOM_SCALE * weight_VW))
@@ -152,7 +152,8 @@ def _init_projection_and_attention(model: PretrainingModel, settings: InformedIn
     # `value_output_scale` times the words.
     heads = config.num_attention_heads
     gain = settings.value_output_scale * word_dims / (heads * min(config.head_size, word_dims))
-    # Head 0 stays free if the neighbors leave a head: fine-tuning may put an overlap head there (`overlap_heads`).
+    # If there are more heads than neighbors, the neighbor heads begin at head 1. Fine-tuning may then initialize head 0
+    # to attend to the same word in the other text (`model.overlap_heads`).
     first_head = min(1, heads - len(settings.neighbors))
     for attention in encoder.attention:
         assert isinstance(attention, Attention)
@@ -212,8 +213,9 @@ def _set_neighbor_head(
     rotation_dK[sine_dims, sine_dims] = angle_F.cos()
     rotation_dK[cosine_dims, sine_dims] = -angle_F.sin()
     rotation_dK[sine_dims, cosine_dims] = angle_F.sin()
-    # After LayerNorm an embedding has the squared norm E, and its position has this fraction of it. So the key to which
-    # the head attends has the score gain^2 * fraction * E / sqrt(d). This gain makes the score `_NEIGHBOR_SCORE`.
+    # After LayerNorm an embedding has the squared norm E, of which its position dimensions have `fraction`. So the key
+    # to which the head attends has the score gain^2 * fraction * E / sqrt(d). This gain makes the score
+    # `_NEIGHBOR_SCORE`.
     fraction = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)
     gain = math.sqrt(_NEIGHBOR_SCORE * math.sqrt(width) / (fraction * config.embedding_size))
     rows = slice(head * width, (head + 1) * width)

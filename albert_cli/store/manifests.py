@@ -83,8 +83,8 @@ def seal(directory: Path, kind: str, parents: Mapping[str, str] | None = None) -
     entries: dict[str, ManifestEntry] = {}
     for name, path in sorted(paths.items()):
         mode = path.stat().st_mode
-        if mode & 0o444 != 0o444:  # safetensors makes its files private, but artifacts are shared
-            with suppress(PermissionError):  # a share may set the permissions and the owner of all its files itself
+        if mode & 0o444 != 0o444:  # safetensors makes its files private, but other users read artifacts
+            with suppress(PermissionError):  # a network file system may set permissions itself
                 path.chmod(mode | 0o444)
         files.fsync(path)
         if name not in _NOT_HASHED:
@@ -100,7 +100,7 @@ def read_manifest(directory: Path) -> Manifest | None:
     from pydantic import ValidationError
 
     path = directory / MANIFEST
-    if _read_status(path, follow_symlinks=False) is None:
+    if _stat_or_none(path, follow_symlinks=False) is None:
         return None
     values = parse_record(path, read_unverified(path), dict[str, object])
     recorded_hash = values.pop("sha256", None)
@@ -112,7 +112,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise invalid_record_error(path, error) from None
 
 
-def _read_status(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | None:
+def _stat_or_none(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | None:
     """Return a path's status, None if the path does not exist; raise an `AlbertError` if the status cannot be read.
 
     `os.path.lexists`, and `Path.is_file` since Python 3.14, would take a file on a failing disk for a missing file.
@@ -146,7 +146,7 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
     truncated or changed. Only the hashes show a flipped bit: safetensors, for example, loads a damaged tensor without
     an error.
     """
-    status = _read_status(directory)
+    status = _stat_or_none(directory)
     if status is None or not stat.S_ISDIR(status.st_mode):
         raise CheckpointError(*no_directory_message(directory, "check the path"))
     manifest = read_manifest(directory)
@@ -157,7 +157,7 @@ def verify(directory: Path, kind: str | None = None) -> Manifest:
         raise CheckpointError(f"{directory}: is a {manifest.kind} directory, not a {kind} directory", "check the path")
     for name, entry in manifest.files.items():
         path = directory / name
-        status = _read_status(path)
+        status = _stat_or_none(path)
         if status is None or not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path}: missing (listed in the manifest)")
         if status.st_size != entry["size"]:

@@ -65,12 +65,13 @@ class TaskInfo:
       predicts with a checkpoint whose `config.json` does not record the number.
     * `dev_splits` and `test_splits` begin with the main split.
     * `classifier_of` is a task whose models also answer this task: "mnli" for AX, "race" for the levels of RACE.
-    * `sibling_tasks` are further tasks whose models are accepted; their use is printed.
+    * `sibling_tasks` are further tasks whose models are accepted, with a message, because the models are not meant for
+      this task: the other levels of RACE.
     * `published` lists the metrics in the paper's tables; if it is empty, they have only the first of `metrics`.
     * `scores_whole_file` is true for scoring: if the data are a single file, all of it is dev data. For training a part
       of the file is held out as dev data.
-    * `accepts_any_task` is true for data that are not for training: models of all tasks with the same `inputs` are
-      accepted.
+    * `accepts_any_task` is true for data that may be only for scoring (a single file, or no training file): models of
+      all tasks with the same `inputs` are accepted.
     """
 
     name: str
@@ -149,13 +150,16 @@ class Task(TaskInfo, ABC, Generic[ExampleT, FeaturesT, OutputsT]):
     def example_fields(self, example: ExampleT) -> dict[str, object]:
         """Return the example's texts by their keys in a file of predictions, for example "text" and "text_pair"."""
 
-    def with_splits(self, files: Container[str]) -> Self:
-        """Return the task with the splits for which there are `files`; without a dev file, dev is held out of train."""
+    def with_splits(self, available: Container[str]) -> Self:
+        """Return the task with the splits that have files; without a dev file, dev is held out of train.
+
+        available: the names of the splits that have a file: "train", "dev" and "test".
+        """
         return dataclasses.replace(
             self,
-            train_split="train" if "train" in files else None,
-            dev_splits=("dev",) if "train" in files or "dev" in files else (),
-            test_splits=("test",) if "test" in files else (),
+            train_split="train" if "train" in available else None,
+            dev_splits=("dev",) if "train" in available or "dev" in available else (),
+            test_splits=("test",) if "test" in available else (),
         )
 
     # ---------------------------------------------------------------- training

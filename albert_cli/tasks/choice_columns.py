@@ -35,8 +35,8 @@ CHOICE_COLUMN_NAMES: Mapping[str, Sequence[str]] = {
     "choices": ("choices", "options", "endings"),
     "label": ("label", "answer", "answerkey", "answer_key", "correct", "class", "target"),
 }
-# Lowercase names such as `choice1` and `option_b`; each such column holds one option of every question. `answers` is
-# not the option `s` but a plural, and such a column may hold labels; `answer_s` is an option.
+# Lowercase names such as `choice1` and `option_b`; each such column holds one option of every question. A plural such
+# as `answers` is excluded: it is not the option `s`, and may hold the labels. `answer_s` is the option `s`.
 _OPTION_COLUMN = re.compile(r"(?![a-z]+s$)(choice|option|ending|answer|sol)[_ ]?([0-9]+|[a-z])")
 _NUMBER_DIGITS = 9  # the width to which numbers are filled up with zeros, so that `choice10` follows `choice9`
 _COUNTS_FROM_0 = re.compile(r".*(?<![0-9])0+")  # names such as `ending0`, but not `choice10`
@@ -129,7 +129,7 @@ class ChoiceRow(NamedTuple):
 
 
 def read_choice_rows(table: TextTable, columns: ChoiceColumns) -> list[ChoiceRow]:
-    """Read options and label of every row; the label is empty if it is hidden, as without a column of labels.
+    """Read options and label of every row; a label is empty if it is hidden or has no column.
 
     A row has fewer options than others if its last ones are blank (`drop_empty_options`).
     Raises `InputError` for more than `MAX_OPTIONS` options, and if a column of lists holds anything but a list of two
@@ -180,7 +180,7 @@ def _index_by_number(row: ChoiceRow, first: int) -> int | None:
 
 def _index_by_text(row: ChoiceRow) -> int | None:
     options = [option.strip() for option in row.options]
-    # An empty label is a missing one, even if an option before the last is blank.
+    # An empty label is missing. It must not match a blank option, which a row may have before its last option.
     return options.index(row.label) if row.label and row.label in options else None
 
 

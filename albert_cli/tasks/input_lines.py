@@ -39,16 +39,16 @@ class InputLine:
             return self.record
         return parse_json_object(self.text, self.where, 'write an object per line: {"text": "…"}')
 
-    def fields(self, first: Sequence[str], second: Sequence[str]) -> tuple[object, object, str]:
+    def fields(self, names_a: Sequence[str], names_b: Sequence[str]) -> tuple[object, object, str]:
         """Return two fields and the id; an absent field is None, and the default id is the line's number.
 
-        In a record or a JSON object a field has one of the names in `first` or `second`, and the first name that occurs
-        is taken. In plain text the fields are the texts before and after a tab. Raises `InputError` for a line with two
-        tabs or more.
+        In a record or a JSON object, the first field is the value of the earliest of `names_a` that occurs, and the
+        second field that of `names_b`. In plain text the fields are the texts before and after a tab. Raises
+        `InputError` for a line with two tabs or more.
         """
         if self.has_named_values:
             values = self.values()
-            return first_of(values, first), first_of(values, second), row_id(values, self.number)
+            return first_of(values, names_a), first_of(values, names_b), row_id(values, self.number)
         texts = self.text.split("\t")
         if len(texts) > 2:
             raise InputError(

@@ -48,7 +48,7 @@ def _join_paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _join_lines(lines: Sequence[str]) -> str:
-    """Join lines by blanks, but not in scripts without spaces between words; no line is empty."""
+    """Join lines, none of which may be empty: by a space, except in scripts without spaces between words."""
     further = [f" {right}" if need_blank(left[-1], right[0]) else right for left, right in pairwise(lines)]
     return "".join([lines[0], *further])
 

@@ -20,10 +20,11 @@ _CLOSING = "[\"'”’»)\\]]"
 _SENTENCE_END = re.compile(rf"(?<=[.!?…。！？।]){_CLOSING}*(?:\s+|(?<=[。！？]))")
 _KHMER_AND_TIBETAN_STOPS = "\u17d4\u17d5\u17da\u0f0d\u0f0e\u0f0f\u0f10\u0f11\u0f14"
 _UNKNOWN_STOP = re.compile(f"[{_KHMER_AND_TIBETAN_STOPS}]")  # unknown to `sentencex`
-_AFTER_STOP = "|".join(f"(?<=[{_KHMER_AND_TIBETAN_STOPS}]{_CLOSING * count})" for count in range(3))
+# A lookbehind has a fixed width, so there is one for a stop with 0, 1 and 2 closing marks.
+_LOOKBEHINDS = "|".join(f"(?<=[{_KHMER_AND_TIBETAN_STOPS}]{_CLOSING * count})" for count in range(3))
 # The position after the last of several stops and up to two closing marks, with the white space that follows, but not
 # at the end of the text, nor in Khmer's "etc.", which has a stop before and after the letter ល.
-_AFTER_STOPS = re.compile(rf"(?:{_AFTER_STOP})(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|{_CLOSING}|\s*$|ល។)(?<!។ល។)\s*")
+_AFTER_STOPS = re.compile(rf"(?:{_LOOKBEHINDS})(?!\s*[{_KHMER_AND_TIBETAN_STOPS}]|{_CLOSING}|\s*$|ល។)(?<!។ល។)\s*")
 _CLAUSE_MARKS = ",;:،؛、，；：—"
 # The position after marks and spaces, but not after a mark between two digits, as in "29,073"
 _CLAUSE_END = re.compile(rf"(?<=[{_CLAUSE_MARKS} ])(?![{_CLAUSE_MARKS} ])(?!(?<=\d[{_CLAUSE_MARKS}])\d)")
@@ -76,8 +77,8 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
             has_unknown_stops = not part.isascii() and _UNKNOWN_STOP.search(part) is not None
-            # A part in ASCII has the usual limit. Other scripts have different limits, from which `_split_further`
-            # chooses. Up to the shortest limit it has nothing to split.
+            # A sentence in ASCII has the usual limit. For other text `_split_further` chooses the limit by script, so
+            # it is called for every sentence that is longer than the shortest limit.
             limit = _USUAL_LIMITS.max_sentence if part.isascii() else _SHORTEST_LIMIT
             for sentence in segment(language, part):
                 if has_unknown_stops or len(sentence) > limit:
@@ -169,8 +170,8 @@ def _load_segmenter() -> Callable[[str, str], list[str]]:
 def split_long_text(text: str, max_characters: int) -> Iterator[str]:
     """Yield the text in parts of at most `max_characters`.
 
-    A part ends after its last line end or, if that comes later, after a space among its last 65,536 characters. If it
-    has neither, it ends within a word.
+    A part ends after its last line end or after the last space among its last 65,536 characters, whichever comes later.
+    If it has neither, it ends within a word.
     """
     start = 0
     while len(text) - start > max_characters:

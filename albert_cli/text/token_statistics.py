@@ -62,7 +62,8 @@ class TokenStatistics(TokenRates):
 
 def measure_tokens(vocabulary: SentencePieceVocabulary, sentences: Sequence[str]) -> TokenStatistics:
     """Measure a vocabulary on cleaned sentences; the result is unbiased if the vocabulary was not trained on them."""
-    # Evenly spaced sentences: at least the minimum, if there are as many, and fewer than twice the minimum.
+    # All sentences if there are fewer than twice the minimum; else evenly spaced ones, at least the minimum and fewer
+    # than twice as many.
     measured = sentences[:: max(1, len(sentences) // _MIN_MEASURED_SENTENCES)]
     normalized = [vocabulary.normalize(sentence) for sentence in measured]
     pieces = set(vocabulary.pieces)

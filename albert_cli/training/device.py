@@ -158,8 +158,8 @@ def _choose_threads(config: ModelConfig, sequences: int, length: int) -> int:
     return min(torch.get_num_threads(), max(1, round(flops / _FLOPS_PER_THREAD)))
 
 
-def print_other_threads(settings: TrainSettings, config: ModelConfig, *, sequences: int, length: int) -> None:
-    """Print a note if "auto" now gives another number of threads than `settings`, those of the run's first start.
+def note_changed_threads(settings: TrainSettings, config: ModelConfig, *, sequences: int, length: int) -> None:
+    """Print a note if "auto" would now choose another number of threads than at the run's first start (`settings`).
 
     The cores of a process change with the number of processes and with the machine.
     """
@@ -173,10 +173,10 @@ def print_other_threads(settings: TrainSettings, config: ModelConfig, *, sequenc
 
 @functools.cache
 def measure_bf16_speedup() -> float:
-    """Measure how much faster this CPU multiplies matrices in bf16 than in fp32, with the faster library for fp32.
+    """Measure how much faster this CPU multiplies matrices in bf16 than in fp32.
 
-    The measurement takes 0.1 to 0.3 s. Its result is the same on a busy machine: one thread computes, its CPU time is
-    measured, and the fastest of alternating rounds counts.
+    For fp32 the fastest library counts. The measurement takes 0.1 to 0.3 s. Its result is the same on a busy machine:
+    one thread computes, its CPU time is measured, and the fastest of alternating rounds counts.
     """
     cpu = torch.device("cpu")
     with use_threads(1), torch.random.fork_rng(devices=[]):

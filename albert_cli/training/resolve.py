@@ -14,7 +14,7 @@ import torch
 from albert_cli import config, store
 from albert_cli.errors import ConfigError
 from albert_cli.ranks import RankGroup
-from albert_cli.training.device import print_other_threads, resolve_auto
+from albert_cli.training.device import note_changed_threads, resolve_auto
 from albert_cli.training.first_weights import ParentRun
 from albert_cli.training.plan import resolve_micro_tokens
 from albert_cli.training.pretrain_recipe import PretrainRecipe
@@ -134,7 +134,7 @@ def with_auto_values(
     if saved is not None:
         train = train.with_resolved(saved.train)
         if recipe.train.threads == "auto" and device.type == "cpu":
-            print_other_threads(train, recipe.model, sequences=sequences, length=length)
+            note_changed_threads(train, recipe.model, sequences=sequences, length=length)
     train = resolve_auto(train, recipe.model, device, sequences=sequences, length=length)
     recipe = replace(recipe, train=train)
     if recipe.batch.micro_tokens == "auto":

@@ -21,7 +21,7 @@ def test_tokens_tell_the_order_and_lengths_do_not(tmp_path: Path) -> None:
     build_vocabulary.build_vocabulary([str(tmp_path / "text.txt")], vocabulary, VocabularySettings(size=45))
     settings = BuildSettings(holdout=0.2)
     build.build_data([str(tmp_path / "text.txt")], vocabulary, tmp_path / "data", settings, workers=1)
-    result = measure_baselines(tmp_path / "data", length=32, pairs=3000)
+    result = measure_baselines(tmp_path / "data", length=32, examples=3000)
     assert result.train_pairs > 2000 and result.test_pairs > 500
     assert result.by_tokens > 0.9 and 0.42 < result.by_lengths < 0.58
 

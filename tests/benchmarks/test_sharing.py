@@ -35,7 +35,7 @@ def tiny_config(hidden_size: int, embedding_size: int, *, is_shared: bool) -> Mo
     )
 
 
-def test_command_measures_each_cell_once_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_measures_each_shape_once_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {
         "albert-base": tiny_config(16, 8, is_shared=True),
         "bert-base": tiny_config(16, 16, is_shared=False),
@@ -45,14 +45,14 @@ def test_command_measures_each_cell_once_and_draws(tmp_path: Path, monkeypatch: 
     values = json.loads(run_benchmark(sharing.app, *options, "--tokens", 32, "--json").out)
     result = SharingResult(**values)
     sizes = {(n, b) for n in sharing.LENGTHS for b in sharing.BATCHES if n * b <= 32}
-    assert result.cells.keys() == {f"{kind} {n} {b}" for kind in sharing.PASSES for n, b in sizes}
-    albert_ms, bert_ms = result.cells["training 16 1"]
+    assert result.milliseconds.keys() == {f"{kind} {n} {b}" for kind in sharing.PASSES for n, b in sizes}
+    albert_ms, bert_ms = result.milliseconds["training 16 1"]
     assert compute_speedups(result, "training")[16][1] == bert_ms / albert_ms
     assert "inference: tokens per sequence" in format_result(result)
     assert (tmp_path / "speed.svg").read_text().count("<svg") == 1
     assert "| training: tokens per sequence |" in (tmp_path / "bench.md").read_text()
     more = json.loads(run_benchmark(sharing.app, *options, "--tokens", 64, "--json").out)
-    assert more["cells"].items() > result.cells.items()
+    assert more["milliseconds"].items() > result.milliseconds.items()
     rejected = run_benchmark(sharing.app, *options, "--tokens", 32, "--precision", "bf16", expect=2)
     assert "measured under other conditions" in rejected.err
 
@@ -73,8 +73,10 @@ def test_command_prints_the_papers_speedup_columns(tmp_path: Path, monkeypatch: 
         presets[name] = tiny_config(width, width if is_bert else 8, is_shared=not is_bert)
     monkeypatch.setattr(sharing, "PRESETS", presets)
     text = run_benchmark(sharing.app, "paper", "--out", tmp_path, "--rounds", 1, "--tokens", 256, "--device", "cpu").out
-    cells = json.loads((tmp_path / "bench.json").read_text())["measured"]
-    assert list(cells) == ["training 128 2", "inference 128 1"] and [len(cell) for cell in cells.values()] == [7, 7]
+    milliseconds = json.loads((tmp_path / "bench.json").read_text())["measured"]
+    assert list(milliseconds) == ["training 128 2", "inference 128 1"] and [
+        len(times) for times in milliseconds.values()
+    ] == [7, 7]
     lines = [line.strip("|").split("|") for line in (tmp_path / "bench.md").read_text().splitlines() if "|" in line]
     rows = [[cell.strip() for cell in line] for line in lines]
     starts = [
@@ -82,7 +84,7 @@ def test_command_prints_the_papers_speedup_columns(tmp_path: Path, monkeypatch: 
         for base in ("bert-large", "bert-xlarge")
     ]
     to_large, to_xlarge = ({row[0]: row[1:] for row in rows[start : start + TABLE_LINES]} for start in starts)
-    training = dict(zip(PAPER_MODELS, cells["training 128 2"], strict=True))
+    training = dict(zip(PAPER_MODELS, milliseconds["training 128 2"], strict=True))
     for name in PAPER_MODELS:
         assert float(to_large[name][TRAINING]) == pytest.approx(training["bert-large"] / training[name], abs=0.006)
         assert float(to_xlarge[name][TRAINING]) == pytest.approx(training["bert-xlarge"] / training[name], abs=0.006)

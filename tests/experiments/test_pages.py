@@ -13,7 +13,7 @@ from albert_cli.experiments.stages import make_plan
 from tests.helpers.markdown import find_table
 
 
-def test_bounds_are_exact_only_for_counts(tmp_path: Path) -> None:
+def test_limits_are_exact_only_for_counts(tmp_path: Path) -> None:
     plan = make_plan(recipe.load_experiment("sharing"), ExperimentRequest("smoke", tmp_path, dry_run=True))
     measured = Condition("all.mlm_accuracy", "above", 0, ("none.mlm_accuracy",))
     count = Condition("all.parameters", "above", 0)
@@ -23,5 +23,5 @@ def test_bounds_are_exact_only_for_counts(tmp_path: Path) -> None:
     ]
     claim = CheckedClaim(PaperClaim("S", "T", "M", (measured, count)), findings)
     page = pages.write_report(Outcome(plan, {}, claims=[claim]))
-    rows = find_table(page.with_suffix(".md").read_text(encoding="utf-8"), "bounds")
-    assert [row["bounds"] for row in rows] == ["0 … 0", "exact"]
+    rows = find_table(page.with_suffix(".md").read_text(encoding="utf-8"), "confidence limits")
+    assert [row["confidence limits"] for row in rows] == ["0 … 0", "exact"]
