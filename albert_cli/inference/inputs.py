@@ -28,10 +28,15 @@ from albert_cli.tasks.delimited import format_suffix, is_quoted, open_delimited
 from albert_cli.tasks.input_lines import InputLine, row_id
 from albert_cli.tasks.table_layout import TableLayout
 from albert_cli.tasks.token_data import TokenExample
-from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, collect_text, text_lines
 from albert_cli.text.read_settings import OnBadBytes, ReadSettings
-from albert_cli.text.records import JsonObject, iter_json_array, iter_json_objects, iter_parquet_rows
+from albert_cli.text.records import (
+    JsonObject,
+    iter_json_array,
+    iter_json_objects,
+    iter_parquet_rows,
+    replace_json_surrogates,
+)
 from albert_cli.text.source_parts import ReadCounter, SourcePart
 from albert_cli.text.sources import TextSource
 
@@ -139,7 +144,7 @@ class InputReader:
         """
         mappers: dict[tuple[str, ...], RecordMapper] = {}  # by the keys of an object
         for number, parsed in objects:
-            values = _replace_surrogates_of_object(parsed)
+            values = replace_json_surrogates(parsed)
             flat = flatten_question(values)
             keys = tuple(flat)
             if keys not in mappers:
@@ -194,16 +199,6 @@ def _text_source(name: str) -> SourcePart:
     """Return an input as a source of lines; `-` is standard input, and a name that ends in .gz is decompressed."""
     compression = ".gz" if name.lower().endswith(".gz") else ""
     return SourcePart(TextSource(name, "stdin" if name == "-" else "text", compression))
-
-
-def _replace_surrogates_of_object(values: JsonObject) -> JsonObject:
-    """Return a JSON object with U+FFFD in place of every lone surrogate, because no output file can contain one."""
-    text = json.dumps(values, ensure_ascii=False)
-    repaired = replace_surrogates(text)
-    if repaired == text:
-        return values
-    result: JsonObject = json.loads(repaired)
-    return result
 
 
 class _ArrivedLines(ReadCounter):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from albert_cli.errors import InputError
 from albert_cli.tasks.columns import find_named_columns, require_label_column
+from albert_cli.tasks.data_files import cell_text
 from albert_cli.tasks.label_cells import LabelCell, are_hidden, is_missing
 from albert_cli.tasks.label_names import find_label
 from albert_cli.tasks.table_settings import TableSettings
@@ -154,9 +155,9 @@ def _parse_list(cell: str) -> list[str] | None:
             values = parse(cell)
             # The type is compared, because True and False are instances of int.
             if isinstance(values, list) and all(type(value) in (str, int) for value in values):
-                return [str(value) for value in values]
+                return [cell_text(value) for value in values]
         except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
-            pass  # `str` and `json.loads` raise ValueError for an integer of more than 4,300 digits
+            pass  # `json` raises ValueError for an integer of more than 4,300 digits
     return None
 
 

@@ -29,7 +29,7 @@ from albert_cli.tasks.entities import (
 from albert_cli.tasks.holdout import SplitFiles
 from albert_cli.tasks.input_lines import first_of, row_id
 from albert_cli.tasks.text_table import check_unique
-from albert_cli.text.records import JsonObject, parse_json_object
+from albert_cli.text.records import JsonObject, parse_json_object, replace_json_surrogates
 from albert_cli.text.sources import JSON_LINES_ENDINGS
 from albert_cli.text.words import is_unspaced, need_blank, tagging_pattern
 
@@ -259,7 +259,7 @@ def _read_json_objects(path: Path) -> tuple[list[tuple[JsonObject, int]], set[in
     objects = []
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
-            objects.append((parse_json_object(line, f"{path}:{number}", _SHAPE), number))
+            objects.append((replace_json_surrogates(parse_json_object(line, f"{path}:{number}", _SHAPE)), number))
     texts = [(values, number) for values, number in objects if not _has_tokens(values)]
     without_list = [(values, number) for values, number in texts if set(_SPAN_KEYS).isdisjoint(values)]
     if len(without_list) < len(texts):

@@ -10,10 +10,11 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from albert_cli.errors import InputError
 from albert_cli.os_errors import translate_read_errors
+from albert_cli.text.clean import replace_surrogates
 from albert_cli.text.lines import NumberedLines, NumberedLinesOrQuoteCounts, utf8_size
 from albert_cli.text.remote_files import open_remote
 from albert_cli.text.source_parts import SourcePart, ensure_unmodified
@@ -21,6 +22,7 @@ from albert_cli.text.source_parts import SourcePart, ensure_unmodified
 JsonObject: TypeAlias = dict[str, object]  # from a user's file; its fields are checked where they are read
 # `file:line` for errors. A function returns it if the lines before must be counted, which takes long in a large file.
 Location: TypeAlias = str | Callable[[], str]
+JsonT = TypeVar("JsonT")
 
 CONVERT_ARRAY = "jq -c '.[]'"  # from an array of objects to JSON lines
 _OTHER_FIELD_HINT = (
@@ -65,6 +67,16 @@ def parse_json_object(text: str, location: Location, hint: str) -> JsonObject:
     if not isinstance(value, dict):
         raise InputError(f"{describe_location(location)}: not a JSON object", hint)
     return value
+
+
+def replace_json_surrogates(value: JsonT) -> JsonT:
+    """Return a JSON value with U+FFFD in place of every lone surrogate, because no output file can contain one."""
+    text = json.dumps(value, ensure_ascii=False)
+    repaired = replace_surrogates(text)
+    if repaired == text:
+        return value
+    result: JsonT = json.loads(repaired)
+    return result
 
 
 def iter_json_objects(lines: NumberedLines, location: Callable[[int], str]) -> Iterator[tuple[int, JsonObject]]:
