@@ -12,7 +12,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -247,32 +249,41 @@ def writing_commands(artifacts: Artifacts, new: Path) -> dict[str, list[object]]
     }
 
 
-def log_opened_files() -> None:
-    """Log the path of every file that this process and its forks open for writing."""
-    log = os.open(os.environ["OPENED_FILES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def run_and_log_opened_files(calls: Sequence[Sequence[object]], log: Path) -> None:
+    """Run commands; log the path of every file that this process and its forks open for writing; then exit."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def record(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str | bytes) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            os.write(log, os.path.abspath(os.fsencode(arguments[0])) + b"\n")  # noqa: PTH100
+            os.write(descriptor, os.path.abspath(os.fsencode(arguments[0])) + b"\n")  # noqa: PTH100
 
     sys.addaudithook(record)
+    for call in calls:
+        albert(*call)
+    raise SystemExit
 
 
-@pytest.mark.parametrize("name", list(writing_commands(Artifacts(*[Path()] * 6), Path())))
-def test_visible_files_appear_by_renaming(name: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    """Files are written under hidden names, so that readers see only whole files; journals are the exception."""
+def test_visible_files_appear_by_renaming(artifacts: Artifacts, tmp_path: Path) -> None:
+    """Files are written under hidden names, so that readers see only whole files; journals are the exception.
+
+    One process runs all commands, because it cannot remove its audit hook; each command has its own folder.
+    """
     new = tmp_path / "new"
-    new.mkdir()
-    environment = {"OPENED_FILES": str(tmp_path / "opened"), "TMPDIR": str(tmp_path)}
+    names = list(writing_commands(artifacts, new))
+    calls = [writing_commands(artifacts, new / name)[name] for name in names]
+    for name in names:
+        (new / name).mkdir(parents=True)
+    log = tmp_path / "opened"
     run = start(
-        tmp_path / "log", *writing_commands(artifacts, new)[name], environment=environment, before=log_opened_files
+        tmp_path / "log", environment={"TMPDIR": str(tmp_path)}, before=partial(run_and_log_opened_files, calls, log)
     )
     assert run.wait() == 0, run.printed_text()
-    opened = {Path(line) for line in (tmp_path / "opened").read_text().splitlines()}
+    opened = {Path(line) for line in log.read_text().splitlines()}
     paths = [path.relative_to(new) for path in opened if path.is_relative_to(new)]
-    visible = {path.name for path in paths if not any(part.startswith(".") for part in path.parts)}
-    assert {name for name in visible if name != "metrics.jsonl" and ".tfevents." not in name} == set()
-    assert len(paths) > len(visible)
+    hidden = [path for path in paths if any(part.startswith(".") for part in path.parts)]
+    visible = set(paths) - set(hidden)
+    assert {path for path in visible if path.name != "metrics.jsonl" and ".tfevents." not in path.name} == set()
+    assert {path.parts[0] for path in hidden} == set(names)
 
 
 @pytest.mark.parametrize("name", NAMES)

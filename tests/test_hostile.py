@@ -175,11 +175,18 @@ def zstd(data: bytes) -> bytes:
     return bytes(pa.compress(data, "zstd", asbytes=True))
 
 
-@pytest.mark.parametrize(
-    ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)]
-)
 # The words are long, because bz2 needs seconds to compress a short period.
-@pytest.mark.parametrize("content", [b"a", b"w" * 4999 + b" "], ids=["a line", "words"])
+@pytest.mark.parametrize(
+    ("ending", "pack", "content"),
+    [
+        (".gz", gzip.compress, b"a"),
+        (".gz", gzip.compress, b"w" * 4999 + b" "),
+        (".bz2", bz2.compress, b"w" * 4999 + b" "),
+        (".xz", lzma.compress, b"w" * 4999 + b" "),
+        (".zst", zstd, b"w" * 4999 + b" "),
+    ],
+    ids=["gz, one word", "gz", "bz2", "xz", "zst"],
+)
 def test_compression_bomb_takes_no_memory(
     tmp_path: Path, ending: str, pack: Callable[[bytes], bytes], content: bytes
 ) -> None:
@@ -295,8 +302,8 @@ def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path, docum
     for name in ("signal", "struct", "pickle", "numpy", "sentencex"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('owned')\nopen('owned', 'w')\n")
     for name in ("a", "b"):
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(documents))
-    result = run_albert(tmp_path, "vocab", "a.txt", "b.txt@2", "--size", 300, "--workers", 2, "--out", "v")
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(documents[:60]))
+    result = run_albert(tmp_path, "vocab", "a.txt", "b.txt@2", "--size", 200, "--workers", 2, "--out", "v")
     assert result.returncode == 0, result.stderr
     assert "owned" not in result.stderr
 

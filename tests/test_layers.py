@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import albert_cli
-from tests.helpers.syntax import parse
+from tests.helpers.syntax import nodes, parse
 
 PACKAGE = Path(albert_cli.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -51,7 +51,7 @@ def imports(path: Path) -> list[str]:
     `from package import name` gives `package` and `package.name`.
     """
     names = []
-    for node in ast.walk(parse(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -144,7 +144,7 @@ def test_no_module_imports_transformers_or_pickle() -> None:
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
     """Yield every call in a file with its function as written: `open`, `torch.load`, `model.to(device).eval`."""
-    for node in ast.walk(parse(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func)
 
@@ -167,7 +167,7 @@ def test_no_module_reads_a_clock_that_can_be_set() -> None:
     attributes = {name.partition(".")[2] for name in clocks}
     for path in FILES:
         assert not {name for name in imports(path) if name in clocks}, relative(path)
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr in attributes:
                 attribute = ".".join(ast.unparse(node).split(".")[-2:])
                 assert attribute not in clocks, f"{relative(path)}:{node.lineno}: {attribute}"

@@ -6,10 +6,9 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-from tests.helpers.syntax import parse
+from tests.helpers.syntax import nodes
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = sorted((ROOT / "albert_cli").rglob("*.py"))
@@ -24,12 +23,6 @@ NO_OPENING = re.compile(r"(What|Whether|Where|How|Which|Who|When|Why)\b")
 NO_PHRASE = re.compile(
     r"\b(goes on|going on|begins? anew|for want of|by way of|learnt|stands in|at hand|asked for|of one's own|so few)\b"
 )
-
-
-@cache
-def nodes(path: Path) -> list[ast.AST]:
-    """Return every node of a file; the list is cached for the other rules."""
-    return list(ast.walk(parse(path)))
 
 
 def at(path: Path, line: int) -> str:

@@ -89,12 +89,13 @@ def test_build_holdout_is_independent_of_the_files(
     assert document_set(tmp_path / "1", "heldout") == document_set(tmp_path / "5", "heldout")
 
 
-def test_build_splits_large_output_into_shards(small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path) -> None:
-    sources = write_files(1)
-    build(sources, small_vocabulary, tmp_path / "one", TENTH_HELD_OUT)
-    build(sources, small_vocabulary, tmp_path / "many", BuildSettings(holdout=0.1, max_shard_tokens=5000))
-    assert len(TokenCorpus.open(tmp_path / "many").shards) > 3
-    assert document_set(tmp_path / "one", "train") == document_set(tmp_path / "many", "train")
+def test_build_splits_large_output_into_shards(
+    small_vocabulary: Path, documents_file: Path, tiny_data: Path, out: Path
+) -> None:
+    build([str(documents_file)], small_vocabulary, out, BuildSettings(holdout=0.1, max_shard_tokens=5000))
+    assert len(TokenCorpus.open(tiny_data).shards) == 1
+    assert len(TokenCorpus.open(out).shards) > 3
+    assert document_set(out, "train") == document_set(tiny_data, "train")
 
 
 def test_build_without_holdout_holds_out_nothing(small_vocabulary: Path, write_files: WriteFiles, out: Path) -> None:
@@ -240,27 +241,37 @@ def test_settings_with_impossible_holdout_are_rejected(holdout: float) -> None:
         BuildSettings(holdout=holdout)
 
 
+def write_dataset(folder: Path, documents: list[str]) -> str:
+    """Write a data set of four files, as on the Hub; return its name as a source."""
+    folder.mkdir()
+    for number in range(4):
+        rows = (json.dumps({"text": document}) + "\n" for document in documents[number::4])
+        (folder / f"train-{number}-of-4.jsonl").write_text("".join(rows))
+    return f"hf:{folder}"
+
+
 def test_build_bytes_are_independent_of_workers(
-    small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path
+    small_vocabulary: Path, write_files: WriteFiles, documents: list[str], tmp_path: Path
 ) -> None:
-    sources = [f"{path}@1.5" for path in write_files(2)]
+    """The workers read files and a data set, and then drop the documents that occur in both."""
+    dataset = write_dataset(tmp_path / "dataset", documents[::5])
+    sources = [dataset, *(f"{path}@1.5" for path in write_files(2))]
+    settings = replace(TENTH_HELD_OUT, dedup=True)
     for workers in (1, 2):
-        build(sources, small_vocabulary, tmp_path / f"by-{workers}", TENTH_HELD_OUT, workers)
-    assert len(list((tmp_path / "by-1" / "shards").iterdir())) >= 4
+        report = build(sources, small_vocabulary, tmp_path / f"by-{workers}", settings, workers)
+        assert report.facts.duplicates_dropped == len(documents[::5])
+    assert len(list((tmp_path / "by-1" / "shards").iterdir())) >= 8
     assert contents(tmp_path / "by-1") == contents(tmp_path / "by-2")
 
 
 def test_build_split_file_gives_the_same_documents(
-    small_vocabulary: Path, documents_file: Path, tmp_path: Path
+    small_vocabulary: Path, documents_file: Path, tiny_data: Path, out: Path
 ) -> None:
-    whole = tmp_path / "whole"
-    parts = tmp_path / "parts"
-    build([str(documents_file)], small_vocabulary, whole, BuildSettings(holdout=0.1))
-    report = build([str(documents_file)], small_vocabulary, parts, TENTH_HELD_OUT, workers=1)
+    report = build([str(documents_file)], small_vocabulary, out, TENTH_HELD_OUT, workers=1)
     assert len(report.facts.sources) > 3
-    assert document_set(whole, "train") == document_set(parts, "train")
-    assert document_set(whole, "heldout") == document_set(parts, "heldout")
-    assert TokenCorpus.open(whole).n_documents == TokenCorpus.open(parts).n_documents
+    for split in SPLITS:
+        assert document_set(out, split) == document_set(tiny_data, split)
+    assert TokenCorpus.open(out).n_documents == TokenCorpus.open(tiny_data).n_documents
 
 
 def test_build_killed_five_times_gives_the_same_bytes(
@@ -400,7 +411,7 @@ def test_build_reruns_only_the_changed_part(small_vocabulary: Path, write_files:
 
 
 def test_build_reads_stdin(
-    small_vocabulary: Path, documents_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_vocabulary: Path, documents_file: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(data: bytes) -> None:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
@@ -408,10 +419,9 @@ def test_build_reads_stdin(
     text = documents_file.read_bytes()
     out = tmp_path / "out"
     other = str(shutil.copy(documents_file, tmp_path / "other.txt"))
-    build_data([str(documents_file)], small_vocabulary, tmp_path / "file", TENTH_HELD_OUT, workers=1)
     send(text)
     build_data(["-", other], small_vocabulary, out, TENTH_HELD_OUT, workers=2)
-    assert document_set(out, "train") == document_set(tmp_path / "file", "train")
+    assert document_set(out, "train") == document_set(tiny_data, "train")
     send(text)
     assert build(["-", other], small_vocabulary, out, TENTH_HELD_OUT).up_to_date
     send(text[1:])
@@ -425,21 +435,15 @@ def test_build_reads_stdin(
 
 
 def test_build_splits_hub_dataset_by_file(
-    small_vocabulary: Path, write_files: WriteFiles, tmp_path: Path, documents: list[str]
+    small_vocabulary: Path, tiny_data: Path, tmp_path: Path, documents: list[str]
 ) -> None:
-    folder = tmp_path / "dataset"
-    folder.mkdir()
-    for number in range(4):
-        rows = (json.dumps({"text": document}) + "\n" for document in documents[number::4])
-        (folder / f"train-{number}-of-4.jsonl").write_text("".join(rows))
-    sources = [f"hf:{folder}"]
+    sources = [write_dataset(tmp_path / "dataset", documents)]
     units = plan_units(sources, small_vocabulary, tmp_path / "data", TENTH_HELD_OUT)
     assert [unit.name for unit in units] == [f"{n:05d}-dataset-{n:05d}" for n in range(4)]
-    report = build(sources, small_vocabulary, tmp_path / "data", TENTH_HELD_OUT, workers=2)
+    report = build(sources, small_vocabulary, tmp_path / "data", TENTH_HELD_OUT)
     assert sum(counts.documents for counts in report.facts.totals.values()) == len(documents)
-    build(write_files(1), small_vocabulary, tmp_path / "files", TENTH_HELD_OUT)
     for split in SPLITS:
-        assert document_set(tmp_path / "data", split) == document_set(tmp_path / "files", split)
+        assert document_set(tmp_path / "data", split) == document_set(tiny_data, split)
     assert build(sources, small_vocabulary, tmp_path / "data", TENTH_HELD_OUT).up_to_date
     for index in (1, 0):
         build_data(

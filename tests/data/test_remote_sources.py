@@ -60,14 +60,13 @@ def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, documents_file: Pa
 
 @pytest.mark.parametrize("path", ["plain/all.txt", "zipped/*.gz", "columns/"])
 def test_build_from_s3_equals_local_build(
-    path: str, bucket: str, documents_file: Path, small_vocabulary: Path, tmp_path: Path
+    path: str, bucket: str, small_vocabulary: Path, tiny_data: Path, tmp_path: Path
 ) -> None:
     sources = [f"{bucket}/{path}"]
     workers = 2 if path == "plain/all.txt" else 1  # only a plain file is split, so that two processes read it
     report = build(sources, small_vocabulary, tmp_path / "remote", TENTH_HELD_OUT, workers)
-    build([str(documents_file)], small_vocabulary, tmp_path / "local", TENTH_HELD_OUT, workers=1)
     for split in SPLITS:
-        assert document_set(tmp_path / "remote", split) == document_set(tmp_path / "local", split)
+        assert document_set(tmp_path / "remote", split) == document_set(tiny_data, split)
     if workers == 2:
         assert len(plan_units(sources, small_vocabulary, tmp_path / "remote", TENTH_HELD_OUT)) > 3
         assert len(report.facts.sources) > 3  # one entry for each work unit
@@ -86,12 +85,11 @@ def web_url(request: pytest.FixtureRequest, documents_file: Path) -> Iterator[st
 
 
 def test_build_from_web_server_equals_local_build(
-    web_url: str, documents_file: Path, small_vocabulary: Path, tmp_path: Path, request: pytest.FixtureRequest
+    web_url: str, small_vocabulary: Path, tiny_data: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     assert supports_ranges(web_url) == ("no ranges" not in request.node.callspec.id)  # the parameter of `web_url`
     build([web_url], small_vocabulary, tmp_path / "remote", TENTH_HELD_OUT, workers=1)
-    build([str(documents_file)], small_vocabulary, tmp_path / "local", TENTH_HELD_OUT, workers=1)
-    assert document_set(tmp_path / "remote", "train") == document_set(tmp_path / "local", "train")
+    assert document_set(tmp_path / "remote", "train") == document_set(tiny_data, "train")
 
 
 def test_file_missing_on_web_server_is_a_one_line_error(web_url: str) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from albert_cli.data.records import BuildSettings
+from albert_cli.data.records import SPLITS, BuildSettings
 from albert_cli.data.shards import TokenCorpus
-from tests.helpers.data_directories import TENTH_HELD_OUT, build, contents, document_set, iter_documents
+from tests.helpers.data_directories import build, contents, document_set, iter_documents
 from tests.helpers.nfs import emulate_nfs, needs_maps
 
 
@@ -14,34 +14,30 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("at_a_time", "workers"), [(1 << 23, 2), (50, 1)])
+@pytest.mark.parametrize("at_a_time", [1 << 23, 50])
 def test_dedup_retains_the_first_of_equal_documents(
     at_a_time: int,
-    workers: int,
     small_vocabulary: Path,
     documents: list[str],
+    tiny_data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("albert_cli.data.rewrites._HASHES_AT_A_TIME", at_a_time)
-    once, again, spaced, every = (tmp_path / f"{name}.txt" for name in "abcd")
+    once, again, spaced = (tmp_path / f"{name}.txt" for name in "abc")
     once.write_text("\n\n".join([*documents[:300], *documents[:20]]))
     again.write_text("\n\n".join(documents[200:500]))
     spaced.write_text("\n\n".join(d.replace(" ", "  ") for d in documents[400:]))
-    every.write_text("\n\n".join(documents))
     sources = list(map(str, (once, again, spaced)))
     settings = BuildSettings(holdout=0.1, split_bytes=40_000, dedup=True)
     report = build(sources, small_vocabulary, tmp_path / "out", settings, workers=1)
     assert report.facts.duplicates_dropped == 20 + 100 + 100
     assert "220 duplicate documents dropped" in report.format()
-    build([str(every)], small_vocabulary, tmp_path / "every", TENTH_HELD_OUT)
-    for split in ("train", "heldout"):
-        assert document_set(tmp_path / "out", split) == document_set(tmp_path / "every", split)
+    for split in SPLITS:
+        assert document_set(tmp_path / "out", split) == document_set(tiny_data, split)
     retained = [d for shard in TokenCorpus.open(tmp_path / "out").shards for d in iter_documents(shard)]
     assert len(retained) == len(set(retained))
-    build(sources, small_vocabulary, tmp_path / "again", settings, workers)
-    assert contents(tmp_path / "again") == contents(tmp_path / "out")
-    assert build(sources, small_vocabulary, tmp_path / "again", settings).up_to_date
+    assert build(sources, small_vocabulary, tmp_path / "out", settings).up_to_date
 
 
 def test_dedup_after_killed_merge_drops_other_duplicates(
@@ -76,12 +72,10 @@ def test_dedup_on_nfs_deletes_no_mapped_file(
     assert renamed == []
 
 
-@pytest.mark.parametrize(
-    ("holdout", "split_bytes", "workers"),
-    [(0.2, 1 << 20, 1), (0.01, 1 << 20, 1), (0.2, 1 << 10, 1), (0.01, 1 << 10, 2)],
-)
+@pytest.mark.parametrize("holdout", [0.2, 0.01])
+@pytest.mark.parametrize("split_bytes", [1 << 20, 1 << 10])
 def test_holdout_of_few_documents_takes_at_least_one(
-    holdout: float, split_bytes: int, workers: int, small_vocabulary: Path, documents: list[str], tmp_path: Path
+    holdout: float, split_bytes: int, small_vocabulary: Path, documents: list[str], tmp_path: Path
 ) -> None:
     sources = []
     for number in range(6):
@@ -89,15 +83,12 @@ def test_holdout_of_few_documents_takes_at_least_one(
         path.write_text(documents[number])
         sources.append(str(path))
     settings = BuildSettings(holdout=holdout, split_bytes=split_bytes)
-    for count in {1, workers}:
-        report = build(sources, small_vocabulary, tmp_path / f"by-{count}", settings, count)
-        assert report.facts.totals["heldout"].documents >= 1
-        assert report.facts.totals["train"].documents + report.facts.totals["heldout"].documents == 6
-    if workers > 1:
-        assert contents(tmp_path / "by-1") == contents(tmp_path / f"by-{workers}")
-    together = document_set(tmp_path / "by-1", "train") | document_set(tmp_path / "by-1", "heldout")
-    assert len(together) == 6
-    assert build(sources, small_vocabulary, tmp_path / "by-1", settings).up_to_date
+    out = tmp_path / "data"
+    report = build(sources, small_vocabulary, out, settings)
+    assert report.facts.totals["heldout"].documents >= 1
+    assert report.facts.totals["train"].documents + report.facts.totals["heldout"].documents == 6
+    assert len(document_set(out, "train") | document_set(out, "heldout")) == 6
+    assert build(sources, small_vocabulary, out, settings).up_to_date
 
 
 def test_holdout_zero_takes_nothing(small_vocabulary: Path, documents: list[str], tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +33,7 @@ from tests.helpers.hugging_face import (
     read_into,
     saved,
 )
+from tests.helpers.processes import albert
 from tests.helpers.shapes import ALBERT_ONLY_SHAPES, ALL_SHAPES, HF_SHAPES, TINY, random_batch, shake
 from tests.helpers.web_server import run_handler
 
@@ -357,22 +355,6 @@ def test_find_checkpoint_of_an_evaluation_names_a_run(tmp_path: Path) -> None:
     assert raised.value.hint == f"it is an evaluation; name one of its runs, such as {tmp_path / 'run-0'}"
 
 
-def find_in_process(name: str, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Look for a checkpoint in a new process, because `huggingface_hub` reads the endpoint when it is imported."""
-    code = (
-        "from albert_cli.errors import CheckpointError\n"
-        "from albert_cli.model import hub\n"
-        f"try:\n    hub.find_checkpoint({name!r})\n"
-        "except CheckpointError as error:\n    print(error.message); print(error.hint)\n"
-    )
-    environment = {k: v for k, v in os.environ.items() if "proxy" not in k.lower() and not k.startswith("HF_")}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-
-
 class _Repository(http.server.BaseHTTPRequestHandler):
     """The Hub's answers for a repository with one file, in a layout that cannot be read."""
 
@@ -392,9 +374,12 @@ class _Repository(http.server.BaseHTTPRequestHandler):
 
 
 def test_find_checkpoint_hub_model_without_weights_has_hint(tmp_path: Path) -> None:
+    """Run a command in another process, because `huggingface_hub` reads the endpoint when it is imported."""
+    environment = {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path), "no_proxy": "127.0.0.1"}
     with run_handler(_Repository) as url:
-        result = find_in_process("someone/model", url, tmp_path)
-    assert result.stdout.splitlines() == [
-        "someone/model: contains a GGUF file",
-        "name the checkpoint that it was converted from",
-    ]
+        arguments = ("fill-mask", "someone/model", "a [MASK]")
+        code, printed = albert(tmp_path / "log", *arguments, environment={"HF_ENDPOINT": url, **environment})
+    assert code == 4, printed
+    assert printed.endswith(
+        "error: someone/model: contains a GGUF file\nhint: name the checkpoint that it was converted from\n"
+    )

@@ -79,7 +79,7 @@ def sparse_layouts(tokens: PackedTokens, config: ModelConfig) -> tuple[PaddedLay
     return replace(tokens.layout, sparse=of_tokens), replace(tokens.rows.layout, sparse=of_rows)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(FORMS, LENGTHS, st.integers(0, 99))
 def test_sparse_attention_equals_full_with_mask(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
     """Compare all tokens and the rows that a head reads: in fp32, values to 1e-6 and gradients to 1e-5."""
@@ -192,7 +192,7 @@ def test_sparse_attention_memory_grows_linearly_with_length(config: ModelConfig,
         assert saved_bytes(4096, full) > 3.5 * saved_bytes(2048, full)
 
 
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(FORMS, st.lists(st.integers(2, 60), min_size=1, max_size=3), st.integers(0, 99))
 def test_flex_mask_equals_the_plain_mask(config: ModelConfig, lengths: Sequence[int], seed: int) -> None:
     """Only the predicate is tested, on all pairs: the kernel needs a GPU."""

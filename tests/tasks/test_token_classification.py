@@ -260,7 +260,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, tiny_vocabulary: Path) -> Pa
     encoder = untrained(folder / "encoder", SHAPE, tiny_vocabulary)
     call: list[object] = ["finetune", "ner", "--checkpoint", encoder, "--data", folder, "--out", folder / "model"]
     call += QUICK
-    for setting in ("optimizer.lr=5e-3", "schedule.total_steps=300", "train.eval_every=300", "train.batch_size=16"):
+    for setting in ("optimizer.lr=5e-3", "schedule.total_steps=150", "train.eval_every=150", "train.batch_size=16"):
         call += ["-s", setting]
     albert(*call)
     return folder / "model"

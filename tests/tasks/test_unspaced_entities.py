@@ -66,7 +66,7 @@ def test_finetune_ner_score_is_that_of_plain_text(encoder: Path, tmp_path: Path,
     data.mkdir()
     for split in ("train", "dev"):
         (data / f"{split}.jsonl").write_text("".join(rows))
-    settings = ("schedule.total_steps=60", "train.eval_every=60", "optimizer.lr=5e-3", "train.batch_size=16")
+    settings = ("schedule.total_steps=40", "train.eval_every=40", "optimizer.lr=5e-3", "train.batch_size=16")
     options = [*QUICK, *chain.from_iterable(("-s", setting) for setting in settings)]
     out = tmp_path / "model"
     albert("finetune", "ner", "--checkpoint", encoder, "--data", data, "--out", out, *options)

@@ -142,7 +142,7 @@ def test_compressed_bomb_takes_limited_memory(
     tmp_path: Path, name: str, start: bytes, repeated: bytes, message: str
 ) -> None:
     path = tmp_path / name
-    path.write_bytes(gzip.compress(start + repeated * (32_000_000 // len(repeated))))
+    path.write_bytes(gzip.compress(start + repeated * (24_000_000 // len(repeated))))
     with memory_below(20e6), pytest.raises(InputError, match=message):
         read_texts(path, max_line=1 << 16)
 

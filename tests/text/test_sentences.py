@@ -7,7 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from albert_cli.text.corpus import document_hash, hash_single_spaced
-from albert_cli.text.sentences import split_at_stops, split_paragraphs, split_sentences
+from albert_cli.text.sentences import (
+    _MAX_PARAGRAPH_CHARACTERS,
+    _load_segmenter,
+    split_at_stops,
+    split_paragraphs,
+    split_sentences,
+)
 
 AWKWARD = st.sampled_from([*".!?。…\"'“”()[]», \n\t\r", "\u00a0", "\u2028", "\u202f", "\x85", "\u3000", "\u0301"])
 
@@ -60,9 +66,19 @@ def test_split_at_stops_splits_after_each_mark() -> None:
     ]
 
 
-def test_split_long_paragraph_takes_linear_time() -> None:
-    text = "“ " * 100_000  # takes sentencex 18 s if it gets the paragraph undivided
-    assert "".join(split_sentences(text)).replace(" ", "") == "“" * 100_000
+def test_split_bounds_the_paragraphs_of_sentencex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between open quotes sentencex takes quadratic time."""
+    segment = _load_segmenter()
+    lengths: list[int] = []
+
+    def record_length(language: str, paragraph: str) -> list[str]:
+        lengths.append(len(paragraph))
+        return segment(language, paragraph)
+
+    monkeypatch.setattr("albert_cli.text.sentences._load_segmenter", lambda: record_length)
+    text = "“ " * 20_000
+    assert "".join(split_sentences(text)).replace(" ", "") == "“" * 20_000
+    assert len(lengths) > 1 and max(lengths) <= _MAX_PARAGRAPH_CHARACTERS
 
 
 @given(text=st.text())
