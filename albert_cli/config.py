@@ -6,7 +6,6 @@ this recipe, and `-s section.key=value`.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import itertools
@@ -155,7 +154,7 @@ def _read_toml(path: Path) -> RecipeValues:
     """Parse a TOML file; raise `ConfigError` if it is invalid or sets no value."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors on Windows write a BOM
-        values = copy.deepcopy(_parse_toml(text))
+        values = to_toml_values(_parse_toml(text))  # a copy of all levels
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not valid UTF-8 (byte {error.start})") from None
     except (ValueError, RecursionError) as error:
@@ -354,7 +353,7 @@ def to_toml_values(settings: object) -> RecipeValues:
 
 def _to_toml_value(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):  # an instance, not the class
-        value = dataclasses.asdict(value)
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {key: _to_toml_value(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):

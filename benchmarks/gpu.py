@@ -10,6 +10,7 @@ finds the largest batches. `bench.json` and `bench.md` in the output directory c
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -183,7 +184,8 @@ def _catch_failure(measure: Callable[[], T]) -> tuple[T | None, str]:
 def _free_everything() -> None:
     """Release the memory of the last measurement: models in reference cycles, compiled graphs, cached blocks."""
     gc.collect()
-    torch._dynamo.reset()
+    if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled; importing the compiler takes seconds
+        torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

@@ -15,6 +15,7 @@ import itertools
 import json
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
@@ -52,7 +53,7 @@ def load_vocabulary(directory: Path) -> Vocabulary:
         config = _read_tokenizer_config(directory)
         has_tokenizer_json = store.exists_or_is_listed(directory / TOKENIZER_FILE)
         if config.albert_cleaning is not None or not has_tokenizer_json:
-            model = SentencePieceVocabulary(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
+            model = _parse_model(store.read_bytes(directory / MODEL_FILE), config.cleaning, directory)
             added_tokens = read_added_tokens(directory)
             missing = [token.content for index, token in added_tokens.items() if index >= model.size]
             if not missing:
@@ -63,6 +64,16 @@ def load_vocabulary(directory: Path) -> Vocabulary:
     vocabulary = read_tokenizer_files(directory)
     converted = _convert_to_sentencepiece(vocabulary, directory)
     return vocabulary if converted is None else converted
+
+
+@lru_cache(maxsize=4)
+def _parse_model(model_bytes: bytes, cleaning: Cleaning, directory: Path) -> SentencePieceVocabulary:
+    """Parse the bytes of a directory's `spiece.model`.
+
+    The result is cached, because the runs of an experiment load the same vocabulary, and building its `tokenizer.json`
+    takes a second.
+    """
+    return SentencePieceVocabulary(model_bytes, cleaning, directory)
 
 
 def _missing_vocabulary(directory: Path) -> CheckpointError:

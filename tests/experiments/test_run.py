@@ -568,9 +568,10 @@ def test_list_of_thread_counts_is_accepted(tmp_path: Path, monkeypatch: pytest.M
 
 def test_time_limit_saves_and_exits_with_75(tmp_path: Path, tiny_data: Path) -> None:
     """The run saves and exits with 75; the same command resumes it."""
-    more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000"]
+    # The first step writes the journal, which shows that the training has begun.
+    more = ["--data", tiny_data, "--seeds", 1, "-s", "schedule.total_steps=1000000", "-s", "train.log_every=1"]
     begun: list[Path] = []
-    seconds = 1
+    seconds = 0.5
     while not begun:  # on a busy machine, no pretraining may begin within this time
         ended = reproduce("similarity", tmp_path / "out", *more, "--max-time", f"{seconds}s", expect=75)
         assert "run the same command again" in ended["err"]

@@ -22,10 +22,11 @@ from safetensors import safe_open
 from albert_cli import config, journal, store
 from albert_cli.data.batches import PackedBatch, original_ids, sample_batch
 from albert_cli.data.shards import TokenCorpus
-from albert_cli.experiments import recipe
+from albert_cli.experiments import recipe, stages
 from albert_cli.experiments.claims import HOLDS
 from albert_cli.experiments.plan import ExperimentPlan, ExperimentRequest, VariantRun
 from albert_cli.experiments.stages import make_plan
+from albert_cli.model.heads import PretrainingModel
 from albert_cli.text.vocabulary import Vocabulary
 from albert_cli.training.pretrain_recipe import PretrainRecipe
 from tests.helpers.command import albert
@@ -42,7 +43,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_recipe(name: str, folder: Path, *lines: str) -> str:
     """Write a recipe that extends an experiment, with small batches and more lines for its smoke scale."""
     path = folder / f"{name}.toml"
-    small = ["probe_sequences = 2", "changes.train = { batch_size = 4, micro_batch_size = 4, eval_sequences = 4 }"]
+    small = ["probe_sequences = 1", "changes.train = { batch_size = 4, micro_batch_size = 4, eval_sequences = 4 }"]
     path.write_text("\n".join([f'extends = "experiments/{name}"', "[scales.smoke]", *small, *lines, ""]))
     return str(path)
 
@@ -163,6 +164,13 @@ SHAPES: dict[str, tuple[Callable[[Facts], Any], dict[str, Any]]] = {
     "init": (lambda f: tuple(f["recipe"]["init"].values()), PARTS),
 }  # fmt: skip
 WITH_TEXT = ("curves", "extra-data")
+# By experiment: the variants that run. The others differ from these only in the sizes of their models.
+FEW = {
+    "overall": ["bert-base", "bert-large", "large", "xxlarge"],
+    "embedding": ["none-64", "none-768", "all-64", "all-768"],
+    "sharing": ["all", "attention", "ffn", "none", "wide-all"],
+    "width": ["h1024", "h6144"],
+}
 
 
 def test_every_experiment_has_a_check() -> None:
@@ -171,15 +179,34 @@ def test_every_experiment_has_a_check() -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_variants_differ_as_described(name: str, out: Path, tiny_data: Path, tmp_path: Path) -> None:
-    mine = write_recipe(name, tmp_path)
+def test_variants_differ_as_described(
+    name: str, out: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "_SPEED_ROUNDS", 1)
+    few = [f"variants = {json.dumps(FEW[name])}"] if name in FEW else []
+    mine = write_recipe(name, tmp_path, *few)
     plan = run(mine, ExperimentRequest("smoke", out, data=tiny_data, seeds=1, device="cpu"))
     facts_by_variant = facts(plan)
     describe, expected = SHAPES[name]
-    assert {variant: describe(one) for variant, one in facts_by_variant.items()} == expected
+    described = {variant: describe(one) for variant, one in facts_by_variant.items()}
+    assert described == {variant: expected[variant] for variant in FEW.get(name, expected)}
     check = CHECKS.get(name)
     if check is not None:
         check(plan, facts_by_variant, tiny_data)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_models_of_all_variants_have_the_described_sizes(name: str, tiny_data: Path) -> None:
+    request = ExperimentRequest("smoke", Path("out"), data=tiny_data, seeds=1, dry_run=True)
+    described = {}
+    describe, expected = SHAPES[name]
+    for one in make_plan(recipe.load_experiment(name), request).runs:
+        assert one.recipe is not None
+        parameters = PretrainingModel(one.recipe.model).named_parameters()
+        shapes = {parameter: tuple(tensor.shape) for parameter, tensor in parameters}
+        model_config = {"num_hidden_layers": one.recipe.model.num_hidden_layers}
+        described[one.variant] = describe({"shapes": shapes, "config": model_config})
+    assert described == expected
 
 
 # ---------------------------------------------------------------- differences that tensor shapes do not show

@@ -130,7 +130,7 @@ def test_compiled_block_has_two_graphs_and_static_weights(monkeypatch: pytest.Mo
     torch._dynamo.reset()
     backend = RecordingBackend()
     monkeypatch.setattr(torch, "compile", with_backend(backend))
-    model = PretrainingModel(SHAPE)
+    model = PretrainingModel(replace(SHAPE, sharing="none"))
     prepare_model(model, TrainSettings(compile="on"), CPU)
     rng = np.random.default_rng(0)
     with flash.use_cpu_kernels():
@@ -140,6 +140,24 @@ def test_compiled_block_has_two_graphs_and_static_weights(monkeypatch: pytest.Mo
     torch._dynamo.reset()
     assert backend.dynamic_inputs == []
     assert backend.graphs == 2  # one for all tokens, one for the rows of the last layer
+
+
+def test_compiled_padded_block_computes_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only layer is the last one: the number of rows that it computes differs between batches of equal lengths.
+
+    If the number of graphs grew with each form of a batch, torch would give up compiling late in a run.
+    """
+    model = PretrainingModel(replace(SHAPE, num_hidden_layers=1))
+    seeds = range(3)
+    expected = [gradients(model, seed=seed) for seed in seeds]
+    torch._dynamo.reset()
+    backend = RecordingBackend()
+    monkeypatch.setattr(torch, "compile", with_backend(backend))
+    prepare_model(model, TrainSettings(compile="on"), CPU)
+    for seed in seeds:
+        assert torch.allclose(gradients(model, seed=seed), expected[seed], rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+    assert backend.graphs == 1
 
 
 @pytest.mark.parametrize(
