@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ def cached_tokenizer_json() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentencePieceVocabulary, "_tokenizer_json", property(build_once))
-        patch.setattr(run, "version", functools.cache(run.version))
+        patch.setattr(run, "version", functools.cache(metadata.version))
         yield
 
 

@@ -19,8 +19,8 @@ from albert_cli.data.records import DataFacts
 from albert_cli.store.manifests import Manifest
 from albert_cli.training.checkpoint import TrainState
 from albert_cli.training.pretrain_recipe import load_pretrain_recipe
-from albert_cli.training.run import RunStatus
 from albert_cli.training.task_recipe import load_recipe
+from albert_cli.work_plan import RunStatus
 from tests.helpers.vocabularies import ALBERT_OPTIONS, load_sentencepiece, train_elsewhere
 
 command_line()
