@@ -5,11 +5,13 @@ The fixtures are the folder of real data, a small corpus with its vocabulary and
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +101,12 @@ def few_resamples() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_seconds() -> Iterator[None]:
-    """Measure the matmul peak of `albert bench` with two matmuls per backend instead of for a second."""
+    """Measure the matmul peak of `albert bench` with two matmuls per backend, and a dry run with two steps."""
+    from albert_cli.training import plan
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine.measure_matmul_peak, "__kwdefaults__", {"seconds": 0.0})
+        patch.setattr(plan, "_MIN_MEASUREMENT_SECONDS", 0.0)
         yield
 
 
@@ -123,6 +128,27 @@ def cached_baselines() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "train_baselines", train_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cached_tokenizer_json() -> Iterator[None]:
+    """Build `tokenizer.json` once for equal vocabularies, and read each library's version once."""
+    from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
+    from albert_cli.training import run
+
+    cache: dict[object, str] = {}
+    build = vars(SentencePieceVocabulary)["_tokenizer_json"].func
+
+    def build_once(vocabulary: SentencePieceVocabulary) -> str:
+        key = (vocabulary._model_bytes, vocabulary.cleaning)
+        if key not in cache:
+            cache[key] = build(vocabulary)
+        return cache[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SentencePieceVocabulary, "_tokenizer_json", property(build_once))
+        patch.setattr(run, "version", functools.cache(metadata.version))
         yield
 
 

@@ -17,7 +17,8 @@ from albert_cli.errors import AlbertError, BusyError, ConfigError, InputError
 from albert_cli.training.run import check_parents, mark_running, write_run_status
 from albert_cli.work_plan import locked_unit, record_plan, recorded_plan
 from albert_cli.work_status import read_status
-from tests.helpers.command import QUICK, albert, pretrained, write_table
+from tests.helpers.command import QUICK, albert, write_table
+from tests.helpers.runs import copy_run
 
 
 def write_status(run: Path, **values: object) -> None:
@@ -40,10 +41,10 @@ def test_status_of_runs_lists_state_reason_and_command(tmp_path: Path) -> None:
     assert text.endswith("to continue:\n  albert finetune c\n")
 
 
-def test_status_of_a_killed_run_is_its_newest_checkpoint(tiny_data: Path, tmp_path: Path) -> None:
-    run = pretrained(tiny_data, tmp_path / "run")
-    write_status(run, state="running", step=23, total_steps=40)
-    assert "step 20 of 40; its process on node7 was killed\n" in albert("status", run).out
+def test_status_of_a_killed_run_is_its_newest_checkpoint(finished: Path, tmp_path: Path) -> None:
+    run = copy_run(finished, tmp_path)
+    write_status(run, state="running", step=33, total_steps=40)
+    assert "step 30 of 40; its process on node7 was killed\n" in albert("status", run).out
 
 
 @pytest.fixture
@@ -81,9 +82,8 @@ def test_status_of_a_build_shows_machine_and_reason(build: list[object], tmp_pat
     assert re.search(rf"failed       \S+  on {re.escape(socket.gethostname())}: .*2\.txt.*UTF-8", text), text
 
 
-def test_status_of_an_evaluation_lists_remaining_runs(tmp_path: Path, tiny_data: Path) -> None:
-    run = pretrained(tiny_data, tmp_path / "run")
-    call = ["eval", "table", "--checkpoint", run, "--data", write_table(tmp_path / "table"), "--runs", 2, *QUICK]
+def test_status_of_an_evaluation_lists_remaining_runs(tmp_path: Path, finished: Path) -> None:
+    call = ["eval", "table", "--checkpoint", finished, "--data", write_table(tmp_path / "table"), "--runs", 2, *QUICK]
     albert(*call, "--out", tmp_path / "out", "--no-baselines", "--task", "1/2")
     units = {unit.name: unit.state for unit in read_status(tmp_path / "out").units}
     assert units == {"run-0": "remaining", "run-1": "done"}
@@ -103,10 +103,9 @@ def test_status_of_an_experiment_lists_stages(tmp_path: Path) -> None:
     assert states == {"stages/data-1": "done", "stages/pretrain-2": "interrupted", "stages/task-3": "remaining"}
 
 
-def test_status_of_a_finished_run_is_done(tiny_data: Path, tmp_path: Path) -> None:
-    run = pretrained(tiny_data, tmp_path / "run")
-    assert json.loads(albert("status", run, "--json").out)["counts"] == {"done": 1}
-    assert "done" in albert("status", run, "--watch").out
+def test_status_of_a_finished_run_is_done(finished: Path) -> None:
+    assert json.loads(albert("status", finished, "--json").out)["counts"] == {"done": 1}
+    assert "done" in albert("status", finished, "--watch").out
 
 
 def test_status_rejects_directories_without_work(tmp_path: Path) -> None:

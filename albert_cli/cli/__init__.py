@@ -16,7 +16,7 @@ from pathlib import Path
 
 from albert_cli import ranks
 from albert_cli.cli import text, training, scoring, inference, info, reproduce, bench, recipes  # noqa: F401 - in the order of --help
-from albert_cli.cli.app import EPILOGUE, app
+from albert_cli.cli.app import EPILOGUE, app, command_line
 
 __all__ = ["EPILOGUE", "app", "main"]
 
@@ -41,7 +41,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # file names that are not UTF-8 are escaped, as in JSON
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        app()
+        command_line()()
     except SystemExit as end:
         if isinstance(end.code, int):
             ranks.record_exit_code(end.code)

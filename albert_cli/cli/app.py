@@ -232,7 +232,7 @@ def invoke_json(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 @functools.cache
-def command_line() -> Callable[[list[str]], object]:
+def command_line() -> Callable[..., object]:
     """Return the command line; it is cached, because building it takes a tenth of a second."""
     return typer.main.get_command(app)
 

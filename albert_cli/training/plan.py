@@ -34,6 +34,7 @@ from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 _MAX_MICRO_TOKENS: Final = 131_072  # kernels are not faster with larger micro-batches
 # The longest step that a dry run measures. For a longer one it measures fewer sequences, and scales the time.
 _MEASURED_SECONDS: Final = 2.0
+_MIN_MEASUREMENT_SECONDS: Final = 0.5  # of all steps that a dry run measures
 _RESERVED_FRACTION: Final = 0.03  # of a time budget, in reserve because a machine can slow down
 # The assumed time to save a checkpoint: a constant, and a rate of a slow disk that includes hashing and syncing.
 _CHECKPOINT_SECONDS: Final = 0.1
@@ -390,6 +391,6 @@ def estimate_duration(
         # The default has no batch warmup and no limit on tokens. A limit on tokens could put the short sequences of
         # several ranks into one micro-batch.
         measured = replace(recipe, train=measured_train, batch=BatchSettings())
-        step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=0.5)
+        step_seconds = measure_step_seconds(new_job(measured), group, steps=2, seconds=_MIN_MEASUREMENT_SECONDS)
     seconds = step_seconds * recipe.total_sequences / (sequences * speedup)
     return DurationEstimate(round(seconds, 1), sequences, micro_batch)

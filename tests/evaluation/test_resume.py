@@ -45,7 +45,7 @@ def rising(tmp_path_factory: pytest.TempPathFactory, encoder: Path) -> PreparedT
     rows = "".join(f"{' '.join(['wi'] * (i % 6) + ['luma'] * (5 - i % 6))}\t{i % 6 + 0.5}\n" for i in range(24))
     for split in ("train", "dev"):
         (folder / f"{split}.tsv").write_text("text\tscore\n" + rows)
-    overrides = (*QUICK, "optimizer.lr=3e-3", "schedule.total_steps=12")
+    overrides = (*QUICK, "optimizer.lr=3e-3", "schedule.total_steps=12", "train.save_every=3")
     return prepare("table", str(encoder), str(folder), overrides, "cpu")
 
 

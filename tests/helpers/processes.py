@@ -22,7 +22,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [f"albert_cli.{name}" for name in ("cli.app", "training.pretrain", "training.finetune", "evaluation.suite")]
     + ["sklearn.feature_extraction.text", "sklearn.linear_model", "sklearn.metrics", "sklearn.model_selection"]
-    + ["torch.utils.tensorboard", "tests.helpers.fork_server"]
+    + ["torch.utils.tensorboard", "albert_cli.launch", "filelock", "tests.helpers.fork_server"]
 )
 # A process has one fork server, so the pool of `albert`, which also sets this list, must not replace the modules.
 multiprocessing.forkserver.set_forkserver_preload = lambda modules: None  # type: ignore[assignment]

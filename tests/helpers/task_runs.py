@@ -28,7 +28,7 @@ SHAPE = ModelConfig(
     intermediate_size=32, max_position_embeddings=48, initializer_range=0.1,
 )  # fmt: skip
 QUICK = (
-    "schedule.total_steps=6", "schedule.warmup_steps=1", "train.eval_every=2", "train.save_every=3",
+    "schedule.total_steps=6", "schedule.warmup_steps=1", "train.eval_every=2", "train.save_every=0",
     "train.batch_size=4", "train.log_every=6", "optimizer.lr=5e-3", "data.max_seq_length=24",
     "train.precision=fp32",  # "auto" would measure in every run which precision is faster
 )  # fmt: skip

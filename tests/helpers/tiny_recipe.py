@@ -28,7 +28,7 @@ batch_size = 8
 micro_batch_size = 4
 log_every = 5
 eval_every = 15
-eval_sequences = 32
+eval_sequences = 8
 save_every = 5
 precision = "fp32"  # "auto" would measure in every run which precision is faster
 """

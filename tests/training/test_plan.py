@@ -191,11 +191,16 @@ def test_plan_without_disk_space_is_printed_before_the_error(
     assert plan["disk_bytes_free"] == 1000 and plan["estimated_seconds"] > 0
 
 
+def expect_slow_disk() -> None:
+    """Assume 0.3 s for a checkpoint, so that fewer steps fit into the time budget."""
+    vars(plan_module)["_CHECKPOINT_SECONDS"] = 0.3
+
+
 def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments: list[object] = [*command, "--out", run, "--max-time", "10s"]
     arguments += ["-s", "train.save_every=1", "-s", "schedule.total_steps=99999"]
-    process = start(tmp_path / "log", *arguments)
+    process = start(tmp_path / "log", *arguments, before=expect_slow_disk)
     process.wait_until(lambda: len(list_steps(run)) >= 2)
     process.kill()
     saved = store.read_json(run / "status.json")["total_steps"]

@@ -33,9 +33,9 @@ from tests.helpers.runs import copy_run
 LENGTH = 1024
 SPARSE = ("model.attention=window", "model.attention_window=16")
 LONGER = (f"model.max_position_embeddings={LENGTH}", f"data.max_seq_length={LENGTH}")
-STEPS = ("schedule.total_steps=6", "schedule.warmup_steps=2", "train.batch_size=4", "train.micro_batch_size=2",
-         "train.save_every=2", "train.eval_every=6", "train.eval_sequences=4", "train.log_every=1")  # fmt: skip
-LAST = "step-00000006"
+STEPS = ("schedule.total_steps=4", "schedule.warmup_steps=2", "train.batch_size=4", "train.micro_batch_size=2",
+         "train.save_every=2", "train.eval_every=4", "train.eval_sequences=2", "train.log_every=1")  # fmt: skip
+LAST = "step-00000004"
 
 
 def options(*overrides: str) -> list[str]:
@@ -44,9 +44,9 @@ def options(*overrides: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def long_text(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Path:
-    """Write fifty documents of about a thousand tokens."""
+    """Write twelve documents of several thousand tokens."""
     path = tmp_path_factory.mktemp("long") / "text.txt"
-    path.write_text("\n\n".join("\n".join(documents[10 * i : 10 * i + 100]) for i in range(50)), encoding="utf-8")
+    path.write_text("\n\n".join("\n".join(documents[10 * i : 10 * i + 100]) for i in range(12)), encoding="utf-8")
     return path
 
 

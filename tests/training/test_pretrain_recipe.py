@@ -6,7 +6,6 @@ import re
 import shutil
 import tomllib
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from albert_cli.model.config import ModelConfig
 from albert_cli.training.pretrain import load_recipe_for_data, pretrain
 from albert_cli.training.pretrain_recipe import BatchSettings, PretrainRecipe
 from albert_cli.training.settings import TrainSettings
-from tests.helpers.processes import end, start_ranks, terminate_at_step
+from tests.helpers.processes import end, start_ranks
 from tests.helpers.runs import SHAPE, checkpoint_hashes, create_checkpoint, read_curve
 from tests.helpers.tiny_recipe import RECIPE
 
@@ -50,17 +49,17 @@ def test_batch_index_grows_evenly() -> None:
 
 
 def test_growing_batch_resumes_exactly_and_equals_two_ranks(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    overrides = [*GROWING, BY_TOKENS, "train.log_every=1", "schedule.total_steps=15"]
+    overrides = [*GROWING, BY_TOKENS, "train.log_every=1", "train.save_every=8", "schedule.total_steps=15"]
     uninterrupted = tmp_path / "uninterrupted"
-    run = tmp_path / "run"
     two = tmp_path / "two"
     pretrain(str(recipe), tiny_data, uninterrupted, overrides, device="cpu")
-    arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu"]
-    arguments += [word for override in overrides for word in ("-s", override)]
-    assert end(start_ranks(tmp_path / "log", 1, *arguments, "--out", run, before=partial(terminate_at_step, 8))) == [75]
-    pretrain(str(recipe), tiny_data, run, overrides, device="cpu")
+    run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    shutil.rmtree(run / "step-00000015")
+    pretrain(str(recipe), tiny_data, run, overrides, device="cpu")  # from step 8, during the warmup
     assert checkpoint_hashes(run, "step-00000015") == checkpoint_hashes(uninterrupted, "step-00000015")
     assert read_curve(run) == read_curve(uninterrupted)
+    arguments: list[object] = ["pretrain", recipe, "--data", tiny_data, "--device", "cpu"]
+    arguments += [word for override in overrides for word in ("-s", override)]
     assert end(start_ranks(tmp_path / "log", 2, *arguments, "--out", two)) == [0, 0]
     for expected, actual in zip(read_curve(uninterrupted), read_curve(two), strict=True):
         assert actual["step"] == expected["step"]
