@@ -57,7 +57,6 @@ SUBSTITUTES = {
     "--runs 1": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--max-time 2m": "--max-time 1s -s train.batch_size=4 -s train.micro_batch_size=4 -s train.eval_sequences=8",
     "--sequences 64": "--sequences 8",
-    "vocab docs:stdlib --size 2000": "vocab docs:stdlib --size 2000 --sample-size 4000",
     "--length 128 --length 256": "--length 128",
     "-s schedule.total_steps=20": "-s schedule.total_steps=4",
     "-s schedule.total_steps=40": "-s schedule.total_steps=4 -s train.batch_size=4 -s train.eval_sequences=8",
@@ -80,7 +79,7 @@ SUBSTITUTES = {
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
 # All that a substitute may change: options and settings that determine how long a command takes.
-WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc", "sequences", "sample_size", "length"}
+WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc", "sequences", "length"}
 WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
 WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
 WORK_SETTINGS |= {"model.num_hidden_layers", "model.intermediate_size", "model.vocab_size"}
