@@ -57,6 +57,7 @@ SUBSTITUTES = {
     "--runs 1": "--runs 1 -s schedule.total_steps=2 -s schedule.warmup_steps=1 -s train.batch_size=2",
     "--max-time 2m": "--max-time 1s -s train.batch_size=4 -s train.micro_batch_size=4 -s train.eval_sequences=8",
     "--sequences 64": "--sequences 8",
+    "--length 128 --length 256": "--length 128",
     "-s schedule.total_steps=20": "-s schedule.total_steps=4",
     "-s schedule.total_steps=40": "-s schedule.total_steps=4 -s train.batch_size=4 -s train.eval_sequences=8",
     "-s schedule.total_steps=200": "-s schedule.total_steps=2 -s train.eval_sequences=4",
@@ -78,7 +79,7 @@ SUBSTITUTES = {
     "--out paraphrases": "--out paraphrases -s schedule.total_steps=2 -s schedule.warmup_steps=1",
 }
 # All that a substitute may change: options and settings that determine how long a command takes.
-WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc", "sequences"}
+WORK_OPTIONS = {"max_time", "runs", "rounds", "smoke", "device", "nproc", "sequences", "length"}
 WORK_SETTINGS = {"schedule.total_steps", "schedule.warmup_steps", "train.batch_size", "train.micro_batch_size"}
 WORK_SETTINGS |= {"train.eval_sequences", "train.precision", "model.hidden_size", "model.num_attention_heads"}
 WORK_SETTINGS |= {"model.num_hidden_layers", "model.intermediate_size", "model.vocab_size"}
@@ -346,6 +347,7 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("albert_cli.training.device.measure_bf16_speedup", lambda: 1.0)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr("albert_cli.data.build.available_cores", lambda: 1)
+    monkeypatch.setattr("albert_cli.machine.available_cores", lambda: 1)  # of `albert quickstart`, for `eval --nproc`
     monkeypatch.setattr("albert_cli.bench.harness.WARM_UP", 0)
     monkeypatch.setattr("benchmarks.data.measure_data.__defaults__", (0.01,))  # seconds for each figure
     monkeypatch.setattr("albert_cli.bench.step.GLUE_LENGTHS", {"cola": [6, 22], "rte": [23, 128]})

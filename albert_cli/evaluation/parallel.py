@@ -106,7 +106,7 @@ def list_units(tasks: Mapping[str, PreparedTask], request: TaskRequest) -> dict[
 
 
 def train_ahead(all_runs: Sequence[TaskRuns], request: TaskRequest) -> None:
-    """Fine-tune every seed of every task and of its controls, `nproc` runs at a time.
+    """Fine-tune every unfinished seed of every task and of its controls, `nproc` runs at a time.
 
     With `nproc=1`, no cluster and no array job, this trains nothing, because `evaluate_task` fine-tunes seeds that have
     no run. A failed run does not stop the others: the first error is raised at the end. A diverged run is no failure.
@@ -120,7 +120,7 @@ def train_ahead(all_runs: Sequence[TaskRuns], request: TaskRequest) -> None:
         train_array_job(all_runs, request.array_job, request.nproc)
         require_finished(all_runs, request.array_job)
         return
-    items = _list_items(all_runs)
+    items = [item for item in _list_items(all_runs) if not _is_finished(item)]
     _check_started_runs(all_runs, items)
     if request.nproc > 1 or executor.has_cluster():
         _require_checkpoints(items)

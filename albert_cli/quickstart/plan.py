@@ -81,9 +81,9 @@ SMOKE: Final = replace(
     max_time="10s",
     vocabulary_size=1_500,
     sample_size=10_000,
-    label_counts=(125, 500),
+    label_counts=(50, 125),
     runs=2,
-    bundled=BundledDataSettings("docs:stdlib", packages=5, heldout=0.5, train_sentences=500, test_sentences=1_000),
+    bundled=BundledDataSettings("docs:stdlib", packages=5, heldout=0.5, train_sentences=125, test_sentences=500),
 )
 
 

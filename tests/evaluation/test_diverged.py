@@ -105,7 +105,7 @@ def test_eval_diverged_seed_does_not_count_or_repeat(
     assert f"remove {out / 'run-1'} to repeat it" in printed
     diverging([])  # seed 1 would finish now, but is not repeated
     result = evaluate("cola", str(encoder), str(glue), out, 4, QUICK, "cpu", nproc=2)
-    assert "run-1: cola seed 1 diverged" in capfd.readouterr().err
+    assert "CoLA seed 1 diverged and does not count" in capfd.readouterr().err
     assert not (out / "run-1" / "results.json").exists()
     scores = [store.read_json(out / f"run-{seed}" / "results.json")["score"] for seed in (0, 2, 3)]
     assert result["scores_by_seed"] == dict(zip(("0", "2", "3"), scores, strict=True))

@@ -36,6 +36,9 @@ def test_eval_nproc_gives_the_same_runs(
         for name in ("model.safetensors", "predictions.dev.jsonl"):
             sequential, parallel = ((tmp_path / number / f"run-{seed}" / name).read_bytes() for number in ("1", "2"))
             assert sequential == parallel
+    again = evaluate("rte", str(encoder), str(inference), tmp_path / "2", 2, QUICK, "cpu", nproc=2)
+    assert again == results[1]
+    assert "rte seed" not in capfd.readouterr().err, "a finished run starts no process"
 
 
 @pytest.fixture

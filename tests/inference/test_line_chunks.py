@@ -18,7 +18,7 @@ import pytest
 from albert_cli.errors import InputError
 from albert_cli.inference.inputs import InputReader
 from albert_cli.tasks.registry import find_task
-from tests.helpers.processes import PATIENCE
+from tests.helpers.processes import start
 
 
 def groups(name: str) -> Iterator[list[str]]:
@@ -101,20 +101,30 @@ def test_read_chunks_reads_a_named_pipe(tmp_path: Path) -> None:
         assert writer.wait() == 0
 
 
-@pytest.mark.parametrize(("command", "is_interrupted"), [("predict", False), ("predict", True), ("encode", True)])
-def test_command_answers_a_pipe_line_by_line(command: str, is_interrupted: bool, tuned: Callable[[str], Path]) -> None:
-    call = [sys.executable, "-m", "albert_cli", command, str(tuned("cola")), "--input", "-", "--device", "cpu"]
+def connect_pipes(questions: Path, answers: Path) -> None:
+    """Let this process read stdin and write stdout through named pipes, with the buffers of a new process."""
+    sys.stdin = os.fdopen(os.open(questions, os.O_RDONLY), encoding="utf-8")
+    sys.stdout = os.fdopen(os.open(answers, os.O_WRONLY), "w", encoding="utf-8")
     # A shell starts background jobs, perhaps this test, with SIGINT ignored, and a child inherits that.
-    notice_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=notice_sigint) as service:
-        assert service.stdin is not None and service.stdout is not None
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize(("command", "is_interrupted"), [("predict", False), ("predict", True), ("encode", True)])
+def test_command_answers_a_pipe_line_by_line(
+    command: str, is_interrupted: bool, tuned: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for name in ("questions", "answers"):
+        os.mkfifo(tmp_path / name)
+    connect = partial(connect_pipes, tmp_path / "questions", tmp_path / "answers")
+    service = start(tmp_path / "log", command, tuned("cola"), "--input", "-", "--device", "cpu", before=connect)
+    with (tmp_path / "questions").open("wb", buffering=0) as questions, (tmp_path / "answers").open("rb") as answers:
         for number, text in enumerate((b"bade figo", b"luma"), start=1):
-            service.stdin.write(text + b"\n")
-            service.stdin.flush()
-            assert json.loads(service.stdout.readline())["id"] == str(number)
+            questions.write(text + b"\n")
+            assert json.loads(answers.readline())["id"] == str(number)
         if is_interrupted:
-            service.send_signal(signal.SIGINT)
-            assert service.wait(PATIENCE) == 130
+            assert service.process.pid is not None
+            os.kill(service.process.pid, signal.SIGINT)
+            assert service.wait() == 130
         else:
-            service.stdin.close()
-            assert service.stdout.read() == b"" and service.wait(PATIENCE) == 0
+            questions.close()
+            assert answers.read() == b"" and service.wait() == 0

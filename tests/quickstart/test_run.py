@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from albert_cli import store
+from albert_cli import machine, store
 from albert_cli.cli.app import invoke_json
 from albert_cli.data.records import read_data_facts
 from albert_cli.errors import AlbertError, BusyError, ConfigError, Interrupted
@@ -85,7 +85,11 @@ def small_recipe(tmp_path: Path) -> str:
 
 @pytest.fixture
 def one_seed(small_recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a quickstart on the user's data pretrain on small batches and fine-tune one seed for one epoch."""
+    """Make a quickstart on the user's data pretrain on small batches and fine-tune one seed for one epoch.
+
+    With one core the quickstart fine-tunes in this process; `test_bundled_quickstart_…` fine-tunes in two others.
+    """
+    monkeypatch.setattr(machine, "available_cores", lambda: 1)
     plan_own_data = plans.plan_own_data
 
     def plan_one_seed(*arguments: Any) -> plans.QuickstartPlan:
@@ -129,10 +133,12 @@ def test_own_data_runs_every_step_and_resumes(
     assert "a quickstart with other options" in changed.err
 
 
-@pytest.mark.parametrize("step", ["data", "pretrain"])
-def test_bundled_quickstart_resumes_in_a_moved_directory(
-    step: str, small_recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def interrupted_smoke(small_recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> plans.QuickstartPlan:
+    """The plan of `--smoke`, made smaller; a quickstart was interrupted before pretraining, and is renamed to `moved`.
+
+    The current folder contains it.
+    """
     rng = random.Random(0)
     documents = [
         Document(". ".join(sentence(rng)[0].capitalize() for _ in range(20)) + ".", f"{package}.m{module}")
@@ -148,9 +154,12 @@ def test_bundled_quickstart_resumes_in_a_moved_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Interrupted):
         run_quickstart(Path("quickstart"), partial(invoke_unless_pretraining, Interrupted("SIGTERM")), plan, "cpu")
-    if step == "data":
-        unfinish(Path("quickstart/data"))
     Path("quickstart").rename("moved")
+    return plan
+
+
+@pytest.mark.usefixtures("interrupted_smoke")
+def test_bundled_quickstart_resumes_in_a_moved_directory(tmp_path: Path) -> None:
     (command,) = read_status(Path("moved")).commands
     assert command == f"albert quickstart --out {tmp_path}/moved --smoke --device cpu"
     ended = albert(*shlex.split(command)[1:])
@@ -166,6 +175,15 @@ def test_bundled_quickstart_resumes_in_a_moved_directory(
         "again/vocabulary: contains a vocabulary with other settings (sources)"
         in albert("quickstart", "--smoke", "--out", "again", expect=6).err
     )
+
+
+def test_unfinished_data_in_a_moved_directory_restarts(interrupted_smoke: plans.QuickstartPlan) -> None:
+    unfinish(Path("moved/data"))
+    with pytest.raises(Interrupted, match="before pretraining"):
+        invoke = partial(invoke_unless_pretraining, Interrupted("before pretraining"))
+        run_quickstart(Path("moved").resolve(), invoke, interrupted_smoke, "cpu")
+    (unit,) = read_data_facts(Path("moved/data")).sources
+    assert unit["parts"][0]["source"] == str(Path("moved/corpus.jsonl").resolve())
 
 
 @pytest.mark.usefixtures("one_seed")
