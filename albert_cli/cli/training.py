@@ -61,7 +61,6 @@ def pretrain(
         raise ConfigError("--show-config does not measure the speed, which --max-time needs", "use --dry-run instead")
     start_ranks(nproc)
     from albert_cli import config, formatting
-    from albert_cli.training import pretrain as pretraining
 
     changes = list(overrides or [])  # the options below are short forms of `-s` settings
     if save_every is not None:
@@ -70,6 +69,8 @@ def pretrain(
         changes.append(f"train.keep={keep}")
     if teacher:
         changes.append(f"distill.teacher={formatting.format_toml_value(teacher)}")
+    from albert_cli.training import pretrain as pretraining  # imports torch, which a wrong --save-every does not need
+
     if show_config:
         loaded = pretraining.load_recipe_for_data(recipe, data, out, changes)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())
