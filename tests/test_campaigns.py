@@ -13,7 +13,6 @@ import torch
 from albert_cli.errors import CheckpointError
 from tests.campaigns import calls, damage, faults, forked, kills, round_trips, world
 
-pytestmark = pytest.mark.slow
 with_calls = pytest.mark.skipif(not calls.is_possible(), reason="this kernel cannot notify a process of system calls")
 
 
@@ -53,6 +52,7 @@ def folder(tmp_path: Path, artifacts: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @with_calls
 def test_commands_handle_damaged_files(folder: Path) -> None:
     names = {"data", "pretrain, resumed", "inspect --examples", "encode"}
@@ -90,6 +90,7 @@ def test_difference_of_outputs_that_are_not_finite_is_nan() -> None:
     assert math.isnan(difference)
 
 
+@pytest.mark.slow
 @with_calls
 def test_command_survives_failing_system_calls(folder: Path) -> None:
     printed: list[str] = []
@@ -97,6 +98,7 @@ def test_command_survives_failing_system_calls(folder: Path) -> None:
     assert faults.table(campaign, 1, ["ENOSPC", "EIO", "power"], 1, printed.append) == 0, "\n".join(printed)
 
 
+@pytest.mark.slow
 def test_killed_runs_resume_to_the_same_bytes(folder: Path) -> None:
     tallies = kills.campaign(folder, ["pretrain", "pretrain, 2 ranks"], 4, 1)
     for name, tally in tallies.items():

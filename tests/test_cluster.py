@@ -26,7 +26,6 @@ from tests.helpers.programs import ROOT, install, make_environment
 from tests.helpers.runs import assert_interrupted
 from tests.helpers.tiny_recipe import RECIPE
 
-pytestmark = pytest.mark.slow
 CLUSTER = ROOT / "recipes" / "cluster"
 
 
@@ -53,6 +52,7 @@ def assert_merge_equals_single_build(tmp_path: Path, sources: list[str], vocabul
     assert contents(tmp_path / "corpus" / "data") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     script = (CLUSTER / "data.slurm").read_text()
     assert re.search(r"^#SBATCH --array=0-15$", script, re.MULTILINE)
@@ -73,6 +73,7 @@ def test_slurm_array_builds_the_data_of_one_process(tmp_path: Path, corpus: Path
     assert_merge_equals_single_build(tmp_path, sources, tiny_vocabulary)
 
 
+@pytest.mark.slow
 def test_slurm_array_leaves_globs_to_albert(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     variables = {"SOURCES": f"{corpus}/*.txt", "VOCABULARY": str(tiny_vocabulary), "OUT": str(tmp_path / "data")}
     array = {"SLURM_ARRAY_TASK_COUNT": "1", "SLURM_ARRAY_TASK_ID": "0"}
@@ -112,6 +113,7 @@ def test_kubernetes_does_not_retry_bad_input() -> None:
     assert job["template"]["spec"]["restartPolicy"] == "Never"
 
 
+@pytest.mark.slow
 def test_kubernetes_job_builds_the_data_of_one_process(tmp_path: Path, corpus: Path, tiny_vocabulary: Path) -> None:
     job = yaml.safe_load((CLUSTER / "data.kubernetes.yaml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -165,7 +167,8 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> Path:
     return folder
 
 
-SHORT = "--device cpu -s schedule.total_steps=400 -s train.eval_every=400 -s train.save_every=0"
+SHORT = "--device cpu -s schedule.total_steps=400 -s train.eval_every=0 -s train.save_every=0"
+SHORT += " -s model.num_hidden_layers=1 -s train.micro_batch_size=8"
 SLURM_JOB = ["bash", str(CLUSTER / "pretrain.slurm"), *SHORT.split()]
 
 
@@ -178,6 +181,7 @@ def slurm_environment(folder: Path, data: Path) -> dict[str, str]:
     return make_environment(folder, **settings, **slurm)
 
 
+@pytest.mark.slow
 def test_slurm_saves_before_the_time_limit_and_requeues(stopped: Path, tiny_data: Path) -> None:
     script = (CLUSTER / "pretrain.slurm").read_text()
     assert re.search(r"^#SBATCH --signal=USR1@\d+$", script, re.MULTILINE)
@@ -223,6 +227,7 @@ def test_slurm_tells_srun_the_cores_of_a_task(tmp_path: Path) -> None:
     assert run(SLURM_JOB, make_environment(tmp_path, **slurm)) == "cores: all\n"
 
 
+@pytest.mark.slow
 def test_kubernetes_resumes_the_run_of_the_slurm_job(stopped: Path, tiny_data: Path) -> None:
     service, job = yaml.safe_load_all((CLUSTER / "pretrain.kubernetes.yaml").read_text())
     spec, pod = job["spec"], job["spec"]["template"]["spec"]

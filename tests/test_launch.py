@@ -20,20 +20,7 @@ from albert_cli.launch import _combine_exit_codes, launch
 from albert_cli.ranks import LAUNCH_FOLDER_VARIABLE
 from tests.helpers.processes import PATIENCE, Run, albert, start
 from tests.helpers.runs import assert_interrupted
-
-RECIPE = """
-extends = "mini/docs"
-[model]
-embedding_size = 16
-hidden_size = 16
-num_attention_heads = 2
-intermediate_size = 16
-[init]
-neighbors = [-1]
-[train]
-log_every = 1
-save_every = 0
-"""
+from tests.helpers.tiny_recipe import RECIPE
 
 
 def test_launch_divides_the_cores_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +105,9 @@ def training_command(run: Path, data: Path) -> list[object]:
     """Return the arguments that train with two ranks in the directory `run`, for longer than the test takes."""
     recipe = run.with_name("recipe.toml")
     recipe.write_text(RECIPE)
-    command: list[object] = ["pretrain", recipe, "--data", data, "--out", run, "--nproc", 2]
-    return [*command, "-s", "schedule.total_steps=100000", "--device", "cpu"]
+    command: list[object] = ["pretrain", recipe, "--data", data, "--out", run, "--nproc", 2, "--device", "cpu"]
+    settings = ("schedule.total_steps=100000", "train.log_every=1", "train.eval_every=0", "train.save_every=0")
+    return [*command, *(word for setting in settings for word in ("-s", setting))]
 
 
 def ignore_sighup() -> None:
@@ -134,23 +122,10 @@ def write_sitecustomize(folder: Path, code: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_nproc_saves_at_sigusr1_and_ignores_ignored_sighup(tiny_data: Path, tmp_path: Path) -> None:
-    """Under `nohup`, a command ignores SIGHUP."""
-    run = tmp_path / "run"
-    launcher = start_training(tmp_path / "log", run, tiny_data, before=ignore_sighup)
-    os.kill(launcher.process.pid or 0, signal.SIGHUP)
-    size = (run / "metrics.jsonl").stat().st_size
-    launcher.wait_until(lambda: (run / "metrics.jsonl").stat().st_size > 2 * size)
-    os.kill(launcher.process.pid or 0, signal.SIGUSR1)
-    assert launcher.wait() == 75, launcher.printed_text()
-    assert_interrupted(run)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="no limit of the size of files can be set for a process")
 def test_nproc_after_sigterm_reports_a_failed_save(tiny_data: Path, tmp_path: Path) -> None:
     # With few lines, the journal does not reach the limit of the size of files, but the checkpoint does.
-    launcher = start_training(tmp_path / "log", tmp_path / "run", tiny_data, "-s", "train.log_every=50")
+    launcher = start_training(tmp_path / "log", tmp_path / "run", tiny_data, "-s", "train.log_every=20")
     resource.prlimit(rank_pid(launcher.process.pid or 0, 0), resource.RLIMIT_FSIZE, (10_000, 10_000))
     launcher.terminate()
     assert launcher.wait() == 3, launcher.printed_text()
@@ -173,9 +148,12 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     run = tmp_path / "run"
     command = training_command(run, tiny_data)
 
-    # SIGTERM: the ranks save, and one of them prints that it has stopped.
-    launcher = start_training(tmp_path / "terminated", run, tiny_data)
-    launcher.terminate()
+    # Under `nohup`, the ranks ignore SIGHUP and train. SIGUSR1: they save, and one of them prints that it has stopped.
+    launcher = start_training(tmp_path / "stopped", run, tiny_data, before=ignore_sighup)
+    os.kill(launcher.process.pid or 0, signal.SIGHUP)
+    size = (run / "metrics.jsonl").stat().st_size
+    launcher.wait_until(lambda: (run / "metrics.jsonl").stat().st_size > 2 * size)
+    os.kill(launcher.process.pid or 0, signal.SIGUSR1)
     assert launcher.wait() == 75, launcher.printed_text()
     assert len([line for line in launcher.printed_text().splitlines() if "stopped after step" in line]) == 1
     assert_interrupted(run)
@@ -202,11 +180,11 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     assert "bug" not in printed
     assert "train.seed: 0 -> 5" in printed
 
-    # All ranks reject an unknown key, and only one of them prints the error.
+    # All ranks reject a wrong option, and only one of them prints the error.
     environment = {"TMPDIR": str(tmp_path)}
-    code, printed = albert(tmp_path / "unknown-key", *command, "-s", "optimizer.rate=1", environment=environment)
+    code, printed = albert(tmp_path / "wrong-option", *command, "--save-every", "never", environment=environment)
     lines = [line for line in printed.splitlines() if line.startswith(("error:", "hint:"))]
     assert code == 2
     assert [line.partition(":")[0] for line in lines] == ["error", "hint"], printed
-    assert "optimizer.rate" in lines[0]
+    assert "--save-every" in lines[0]
     assert not list(tmp_path.glob("albert-*"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from albert_cli import console
+from albert_cli import config, console, formatting
 from albert_cli.cli.app import app, command
 from albert_cli.cli.options import (
     AsJson,
@@ -60,9 +60,6 @@ def pretrain(
     if show_config and max_time:
         raise ConfigError("--show-config does not measure the speed, which --max-time needs", "use --dry-run instead")
     start_ranks(nproc)
-    from albert_cli import config, formatting
-    from albert_cli.training import pretrain as pretraining
-
     changes = list(overrides or [])  # the options below are short forms of `-s` settings
     if save_every is not None:
         changes.append(save_every_override(save_every))
@@ -70,6 +67,9 @@ def pretrain(
         changes.append(f"train.keep={keep}")
     if teacher:
         changes.append(f"distill.teacher={formatting.format_toml_value(teacher)}")
+    # This imports torch, which a wrong --save-every does not need.
+    from albert_cli.training import pretrain as pretraining
+
     if show_config:
         loaded = pretraining.load_recipe_for_data(recipe, data, out, changes)
         console.print_result(config.to_toml_values(loaded), config.dump_toml(loaded).rstrip())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -50,14 +49,14 @@ class Nodes:
         """Start the agents, of which the first one serves the rendezvous, and wait until each has a worker."""
         for name in self.names:
             self.start(name)
-            self.wait(self._is_rendezvous_open)
         for name in self.names:
             self._worker(name)
 
     def start(self, name: str) -> None:
         """Start an agent."""
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-        rendezvous = f"{_RENDEZVOUS},last_call_timeout={self.late_seconds}"
+        is_host = str(name == self.names[0]).lower()  # the other agents wait until the first one serves the rendezvous
+        rendezvous = f"{_RENDEZVOUS},last_call_timeout={self.late_seconds},is_host={is_host}"
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"{self.minimum}:{len(self.names)}"),
             *("--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "run"),
@@ -129,10 +128,6 @@ class Nodes:
         for agent in self.agents.values():
             agent.kill()
             agent.wait()
-
-    def _is_rendezvous_open(self) -> bool:
-        with socket.socket() as connection:
-            return connection.connect_ex(("localhost", int(self.port))) == 0
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=10
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldLogFile={folder}/slurmctld.log
@@ -60,7 +60,7 @@ GresTypes=gpu
 ReturnToService=2
 JobRequeue=1
 MailProg=/bin/true
-SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 MinJobAge=3600
 KillWait=30
 SlurmdTimeout=6
@@ -109,13 +109,17 @@ class Slurm:
         self.start_daemon(name, "slurmd", "-D", "-N", name)
 
     def kill_node(self, name: str) -> None:
-        """Kill the daemon of a node and all its processes, as a power failure does."""
+        """Kill the daemon of a node and all its processes, as a power failure does, and tell Slurm that it is down.
+
+        Slurm would notice it by itself, but only after `SlurmdTimeout`.
+        """
         daemon = self.daemons.pop(name)
         daemon.kill()
         daemon.wait()
         for pid in self._processes(name):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self.call("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=killed")
 
     def _processes(self, node: str | None = None) -> list[int]:
         """Return the processes of jobs on one node or on all nodes, found by the variables that Slurm sets."""

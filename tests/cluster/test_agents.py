@@ -22,7 +22,8 @@ def command(tmp_path_factory: pytest.TempPathFactory, tiny_data: Path) -> list[s
     """The command of a run that saves every 20 steps."""
     recipe = tmp_path_factory.mktemp("recipe") / "tiny.toml"
     recipe.write_text(RECIPE)
-    settings = (f"schedule.total_steps={STEPS}", "train.save_every=20", "train.eval_every=0", "train.log_every=50")
+    settings = [f"schedule.total_steps={STEPS}", "train.save_every=20", "train.eval_every=0", "train.log_every=50"]
+    settings.append("model.num_hidden_layers=1")
     overrides = [word for setting in settings for word in ("-s", setting)]
     return ["pretrain", str(recipe), "--data", str(tiny_data), "--device", "cpu", *overrides]
 
@@ -37,7 +38,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, command: list[str]) -> Pa
 
 # `python -m tests.campaigns.agents` also tests the other losses, and four nodes.
 def test_run_survives_the_loss_of_a_node(command: list[str], expected: Path, tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path, command, ["a", "b"], minimum=1, late_seconds=30)
+    nodes = Nodes(tmp_path, command, ["a", "b"], minimum=1, late_seconds=10)
     survive(nodes, A_NODE_FOR_GOOD, step=20)
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (nodes.run / expected.name / name).read_bytes() == (expected / name).read_bytes(), nodes.logs()

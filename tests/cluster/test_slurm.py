@@ -24,7 +24,7 @@ from tests.helpers.tiny_recipe import RECIPE
 
 __all__ = ["encoder", "inference"]
 RECIPES = ROOT / "recipes" / "cluster"
-STEPS = 600
+STEPS = 400
 FEW_CORES = "--cpus-per-task=2"  # the recipes start as many workers as a job has cores
 _MISSING = missing_programs()
 pytestmark = [
@@ -154,6 +154,7 @@ def test_pretraining_survives_signal_requeue_and_a_lost_node(slurm: Slurm, tmp_p
     recipe.write_text(RECIPE)
     run = tmp_path / "run"
     settings = f"--device cpu -s schedule.total_steps={STEPS} -s train.eval_every=0 -s train.save_every=20".split()
+    settings += ["-s", "model.num_hidden_layers=1", "-s", "train.log_every=20"]
     variables = {"RECIPE": str(recipe), "DATA": str(tiny_data), "OUT": str(run), "PROCESSES": "1", "PORT": free_port()}
     job = submit(slurm, tmp_path, "pretrain.slurm", "--nodes=2", "--", *settings, **variables)
     slurm.wait(lambda: bool(store.saved_steps(run)))

@@ -35,7 +35,6 @@ from tests.helpers.executor_calls import (
     wait_for_sigterm,
 )
 
-pytestmark = pytest.mark.slow
 distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
 
 
@@ -50,6 +49,7 @@ def cluster() -> Iterator[Any]:
         yield local
 
 
+@pytest.mark.slow
 def test_map_on_a_cluster_uses_the_commands_directory(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +59,7 @@ def test_map_on_a_cluster_uses_the_commands_directory(
         assert [result for _, result in results] == [tmp_path / "out"]
 
 
+@pytest.mark.slow
 def test_map_on_a_cluster_fills_all_threads() -> None:
     import dask
 
@@ -80,11 +81,13 @@ def test_map_on_a_cluster_fills_all_threads() -> None:
         results.close()
 
 
+@pytest.mark.slow
 def test_map_on_a_cluster_raises_the_error_of_an_item(cluster: Any) -> None:
     with use_cluster(cluster.scheduler_address), pytest.raises(NetworkError, match="item 7 cannot be read"):
         list(map_unordered(raise_from_error_with_lock, [(7,)], 1, "remedy"))
 
 
+@pytest.mark.slow
 def test_items_on_a_cluster_know_the_command(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["albert", "eval", "sst2"])
     recorded = []
@@ -94,6 +97,7 @@ def test_items_on_a_cluster_know_the_command(cluster: Any, monkeypatch: pytest.M
     assert recorded == ["albert eval sst2"]
 
 
+@pytest.mark.slow
 def test_build_on_a_cluster_tokenizes_nothing_here(
     cluster: Any, documents_file: Path, tiny_vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,23 +107,27 @@ def test_build_on_a_cluster_tokenizes_nothing_here(
     assert isinstance(report, BuildReport) and report.facts.totals["train"].documents > 0
 
 
+@pytest.mark.slow
 def test_map_on_a_cluster_repeats_work_of_a_lost_worker(cluster: Any, tmp_path: Path) -> None:
     with use_cluster(cluster.scheduler_address):
         results = map_unordered(kill_self_once, [(tmp_path, n) for n in range(8)], 1, "remedy")
         assert sorted(result for _, result in results) == list(range(8))
 
 
+@pytest.mark.slow
 def test_map_on_a_cluster_reads_the_result_of_a_lost_worker(cluster: Any) -> None:
     with use_cluster(cluster.scheduler_address):
         results: list[object] = [result for _, result in map_unordered(answer_and_lose, [()], 1, "remedy")]
     assert results == [5]
 
 
+@pytest.mark.slow
 def test_map_on_a_cluster_names_work_that_is_lost_twice(cluster: Any) -> None:
     with use_cluster(cluster.scheduler_address), pytest.raises(AlbertError, match="lost twice"):
         list(map_unordered(kill_self, [()], 1, "remedy"))
 
 
+@pytest.mark.slow
 def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> None:
     def send_sigterm() -> None:
         while not (tmp_path / "started").exists():
@@ -134,6 +142,7 @@ def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> Non
     assert (tmp_path / "saved").exists() and recorded == []
 
 
+@pytest.mark.slow
 def test_items_on_a_cluster_repeat_a_killed_process_once(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +157,7 @@ def test_items_on_a_cluster_repeat_a_killed_process_once(
     assert "once: its process" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_items_of_a_lost_worker_release_their_locks(cluster: Any, tmp_path: Path) -> None:
     recorded = []
     with use_cluster(cluster.scheduler_address):
@@ -156,13 +166,19 @@ def test_items_of_a_lost_worker_release_their_locks(cluster: Any, tmp_path: Path
     assert recorded == [1]
 
 
+@pytest.mark.slow
 def test_items_wait_for_the_lock_of_an_ending_process(cluster: Any, tmp_path: Path) -> None:
+    attempts = tmp_path / "attempts"
+    attempts.touch()
     is_locked = threading.Event()
+    has_ended = threading.Event()
 
     def hold_lock() -> None:
+        """Hold the lock until the second attempt to take it: the first one has failed."""
         with store.lock(tmp_path / "run"):
             is_locked.set()
-            time.sleep(4)
+            while len(attempts.read_text().splitlines()) < 2 and not has_ended.wait(0.01):
+                pass
 
     holder = threading.Thread(target=hold_lock)
     holder.start()
@@ -171,10 +187,12 @@ def test_items_wait_for_the_lock_of_an_ending_process(cluster: Any, tmp_path: Pa
     with use_cluster(cluster.scheduler_address):
         items = [WorkItem("run", take_lock, (tmp_path,))]
         run_items(items, WorkerLimits(), lambda item, outcome: recorded.append(outcome))
+    has_ended.set()
     holder.join()
     assert recorded == [1]
 
 
+@pytest.mark.slow
 def test_items_need_workers_that_start_processes() -> None:
     import dask
 

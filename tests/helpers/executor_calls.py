@@ -98,7 +98,9 @@ def lose_worker_in_lock(folder: Path) -> int:
 
 
 def take_lock(folder: Path) -> int:
-    """Take a lock and release it."""
+    """Add a line to the file `attempts`, then take a lock and release it."""
+    with (folder / "attempts").open("a") as file:
+        file.write("attempt\n")
     with store.lock(folder / "run"):
         return 1
 
