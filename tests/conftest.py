@@ -68,12 +68,6 @@ LONGEST = (
 )
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m slow`, import only the files that have slow tests: the others import many libraries."""
-    is_slow_run = config.getoption("markexpr") == "slow" and collection_path.suffix == ".py"
-    return True if is_slow_run and "pytest.mark.slow" not in collection_path.read_text(encoding="utf-8") else None
-
-
 @pytest.hookimpl(trylast=True)  # after pytest has removed the tests that -m excludes
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each process of pytest-xdist begin with other files of `LONGEST`, so that at the end none waits for them.
