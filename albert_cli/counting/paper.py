@@ -146,7 +146,8 @@ _BATCH_NOTES: Final = (
     "The published sizes are from BERT's README, for fine-tuning with Adam in fp32 on a Titan X.",
     "The sizes by arithmetic are for pretraining with LAMB in fp32 or bf16, with all activations saved and nothing "
     "compiled.",
-    "`python -m benchmarks.gpu --out speeds --part batches` measures them.",
+    "`python -m benchmarks.gpu --out speeds --part batches` finds the largest batches that really fit into "
+    "12 GB of a GPU.",
     "In fp32 the arithmetic gives 3 to 11 times the published sizes that are not 0; the difference is unexplained.",
     "Sharing weights makes only the state smaller, that is weights, gradients and moments; activations take the same "
     "memory as without sharing.",

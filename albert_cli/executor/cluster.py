@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from weakref import WeakSet
 from albert_cli import console, ranks
 from albert_cli.errors import AlbertError, ConfigError, LockedError
 from albert_cli.executor.local import ProcessWatch
+from albert_cli.formatting import count_of
 
 T = TypeVar("T")
 _SECONDS_BETWEEN_POLLS = 1.0
@@ -63,7 +65,8 @@ def use_cluster(address: str | None) -> Iterator[None]:
             message = f"--cluster {address}: no scheduler answers ({error})"
             raise ConfigError(message, f"check the address; {_ADDRESS_FORMS}") from None
         with client:
-            console.info(f"using the Dask cluster at {client.scheduler.address}")
+            workers = count_of(len(client.nthreads()), "worker")
+            console.info(f"using the Dask cluster at {client.scheduler.address}, which has {workers} now")
             _clients.append(client)
             try:
                 yield
@@ -104,7 +107,7 @@ def _start_workers(address: str) -> Iterator[object]:
         yield cluster
 
 
-class _ClusterExecutor(Executor):
+class ClusterExecutor(Executor):
     """Run calls on the workers of a Dask client.
 
     Unlike Dask's own executor (of distributed 2026.8), it returns a result also if the worker that computed it is lost
@@ -134,6 +137,15 @@ class _ClusterExecutor(Executor):
         except BaseException as error:
             future.set_exception(error)
 
+    def cancel_unstarted(self) -> None:
+        """Cancel the calls that no worker has, of which there may be none."""
+        unfinished = {future.key: future for future in self._dask_futures if not future.done()}
+        assigned = itertools.chain.from_iterable(self._client.processing().values())
+        finished = [key for key, workers in self._client.who_has(list(unfinished.values())).items() if workers]
+        for key in (*assigned, *finished):
+            unfinished.pop(key, None)
+        self._client.cancel(list(unfinished.values()))
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel all calls without a result.
 
@@ -142,9 +154,9 @@ class _ClusterExecutor(Executor):
         self._client.cancel(list(self._dask_futures))
 
 
-def make_executor() -> Executor:
+def make_executor() -> ClusterExecutor:
     """Create an executor on the cluster of the innermost open `use_cluster` block."""
-    return _ClusterExecutor(_clients[-1])
+    return ClusterExecutor(_clients[-1])
 
 
 def count_threads() -> int:

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
@@ -64,6 +64,9 @@ class _Workers(Protocol[T]):
     def stop(self) -> None:
         """Request that all running items stop."""
 
+    def cancel_unstarted(self) -> None:
+        """Cancel the futures of the items that have not begun to run."""
+
     def close(self) -> None:
         """Wait until all workers have ended."""
 
@@ -100,7 +103,8 @@ def run_items(
 def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: RecordResult[T]) -> None:
     """Start the items as workers become free, and record their results.
 
-    After a stop request, starts no item, waits for the running items, and records no errors, which the stop may cause.
+    After a stop request, cancels what has not begun, waits for the running items, and records no errors, which the stop
+    may cause.
     """
     waiting = list(items)
     running = dict[Future[T], WorkItem[T]]()
@@ -108,8 +112,12 @@ def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: RecordRe
     try:
         while running or (waiting and not is_stop_requested()):
             _start_ready(workers, waiting, running)
+            if is_stop_requested():
+                workers.cancel_unstarted()
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 item = running.pop(future)
+                if future.cancelled():
+                    continue
                 cause_of_loss = workers.finish(future)
                 if cause_of_loss is not None and item.name not in repeated and not is_stop_requested():
                     console.warn(f"{item.name}: its process {cause_of_loss}; it is repeated")
@@ -192,6 +200,9 @@ class _LocalWorkers(Generic[T]):
         for process in multiprocessing.active_children():
             process.terminate()
 
+    def cancel_unstarted(self) -> None:
+        pass  # a slot runs its item at once
+
     def close(self) -> None:
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
@@ -204,7 +215,7 @@ class _ClusterWorkers(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._executor: Executor = cluster.make_executor()
+        self._executor = cluster.make_executor()
         self._stop_event = cluster.make_stop_event()
 
     def start(self, item: WorkItem[T]) -> Future[T] | None:
@@ -221,6 +232,9 @@ class _ClusterWorkers(Generic[T]):
 
     def stop(self) -> None:
         self._stop_event.set()
+
+    def cancel_unstarted(self) -> None:
+        self._executor.cancel_unstarted()
 
     def close(self) -> None:
         self._executor.shutdown(cancel_futures=True)

@@ -22,7 +22,7 @@ from albert_cli.data.build_report import BuildReport
 from albert_cli.data.records import BuildSettings
 from albert_cli.errors import AlbertError, ConfigError, Interrupted, NetworkError
 from albert_cli.executor import WorkerLimits, WorkItem, map_unordered, run_items, use_cluster
-from albert_cli.executor.cluster import _ClusterExecutor
+from albert_cli.executor.cluster import ClusterExecutor
 from albert_cli.work_plan import current_command
 from tests.helpers.executor_calls import (
     answer,
@@ -143,6 +143,18 @@ def test_items_on_a_cluster_save_on_sigterm(cluster: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_stop_request_needs_no_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a worker no item begins, so that nothing could notice the request."""
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty,
+        use_cluster(empty.scheduler_address),
+        pytest.raises(Interrupted),
+    ):
+        run_items([WorkItem("run", answer, (1,))], WorkerLimits(), lambda item, outcome: None, max_seconds=0.5)
+    assert "which has 0 workers now" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_items_on_a_cluster_repeat_a_killed_process_once(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,5 +253,5 @@ def test_outcome_that_is_no_exception_ends_the_future() -> None:
             raise SystemExit(3)
 
     future = Future[object]()
-    asyncio.run(_ClusterExecutor(Client())._copy_outcome(None, future))
+    asyncio.run(ClusterExecutor(Client())._copy_outcome(None, future))
     assert isinstance(future.exception(timeout=0), SystemExit)
