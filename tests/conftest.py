@@ -70,10 +70,11 @@ LONGEST = (
 
 @pytest.hookimpl(trylast=True)  # after pytest has removed the tests that -m excludes
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each process of pytest-xdist begin with other files of `LONGEST`, so that at the end none waits for them.
+    """Distribute the files of `LONGEST` over the processes of pytest-xdist.
 
-    pytest-xdist gives each process a contiguous part of the tests. A process that has finished its part takes tests
-    from the end of another part.
+    Each process runs its part of these files first, so that at the end none runs a long file alone. pytest-xdist gives
+    each process a contiguous part of the tests. A process that has finished its part takes tests from the end of
+    another part.
     """
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     short = [item for item in items if item.path.name not in LONGEST]
@@ -100,7 +101,7 @@ def few_resamples() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_seconds() -> Iterator[None]:
+def short_measurements() -> Iterator[None]:
     """Measure the matmul peak of `albert bench` with two matmuls per backend, and a dry run with two steps."""
     from albert_cli.training import plan
 
@@ -250,6 +251,6 @@ def make_job(recipe: Path, tiny_data: Path) -> Callable[..., PretrainingJob]:
         train, heldout = TokenCorpus.open(tiny_data, "train"), TokenCorpus.open(tiny_data, "heldout")
         vocabulary = Vocabulary.load(tiny_data)
         model = PretrainingModel(resolved.model)
-        return PretrainingJob(model, resolved, PretrainingCorpora(train, heldout, vocabulary, 4.0))
+        return PretrainingJob(model, resolved, PretrainingCorpora(train, heldout, vocabulary, unigram_entropy=4.0))
 
     return make

@@ -31,7 +31,7 @@ def test_fork_does_not_finalize_objects_of_its_parent(tmp_path: Path) -> None:
     gc.disable()
     try:
         Garbage(tmp_path / "finalized")
-        result = forked.run(["params", "albert-base"], tmp_path, tmp_path / "log", before=gc.collect)
+        result = forked.run(["params", "albert-base"], tmp_path, tmp_path / "log", run_first=gc.collect)
         assert result.code == 0 and not (tmp_path / "finalized").exists()
     finally:
         gc.enable()

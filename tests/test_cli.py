@@ -275,7 +275,7 @@ def test_visible_files_appear_by_renaming(artifacts: Artifacts, tmp_path: Path) 
         (new / name).mkdir(parents=True)
     log = tmp_path / "opened"
     run = start(
-        tmp_path / "log", environment={"TMPDIR": str(tmp_path)}, before=partial(run_and_log_opened_files, calls, log)
+        tmp_path / "log", environment={"TMPDIR": str(tmp_path)}, run_first=partial(run_and_log_opened_files, calls, log)
     )
     assert run.wait() == 0, run.printed_text()
     opened = {Path(line) for line in log.read_text().splitlines()}

@@ -24,7 +24,7 @@ def test_inspect_data_shows_sizes_and_examples(tiny_data: Path) -> None:
     assert "from step 2, 32 sequences a step, seed 1:" in text
     assert text.count("example ") == 3
     assert "  A: " in text
-    assert "[" in text.split("example", 1)[1]
+    assert "[" in text.split("example", 1)[1], "masked words are in brackets"
     assert "\x1b" not in text, "colors are only for terminals"
     train = facts["totals"]["train"]
     assert facts["lengths_by_unit"]["document"]["mean"] == pytest.approx(train["tokens"] / train["documents"], 0.01)
@@ -39,7 +39,8 @@ def test_inspect_data_without_examples_has_no_step(tiny_data: Path) -> None:
 @pytest.mark.parametrize(("recipe", "batch_size"), [("continue", 256), ("albert-base", 4096)])
 def test_inspect_data_takes_examples_of_any_recipe(recipe: str, batch_size: int, tiny_data: Path) -> None:
     facts = inspect_directory(tiny_data, examples=2, step=1, recipe=recipe).to_json()
-    assert (facts["seed"], facts["batch_size"]) == (12345, batch_size)
+    assert facts["seed"] == 12345, "the seed of both recipes"
+    assert facts["batch_size"] == batch_size
 
 
 def test_inspect_data_rejects_a_fine_tuning_recipe(tiny_data: Path) -> None:
@@ -132,12 +133,12 @@ def test_inspect_rejects_anything_else(tmp_path: Path) -> None:
         inspect_directory(tmp_path / "a.txt")
 
 
-def test_inspect_folder_with_steps_of_others_is_no_run(tmp_path: Path) -> None:
+def test_inspect_folder_named_like_a_checkpoint_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "step-by-step").mkdir()
     with pytest.raises(CheckpointError, match="not written by albert"):
         inspect_directory(tmp_path)
     store.write_json(tmp_path / "results.json", {"kind": "other"})
-    assert inspect_directory(tmp_path).kind == "evaluation"
+    assert inspect_directory(tmp_path).kind == "evaluation", "any results.json makes an evaluation"
 
 
 def test_inspect_verify_includes_linked_checkpoints(finished: Path, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_inspect_verify_reports_a_broken_checkpoint_link(finished: Path, tmp_pat
         inspect_directory(run, verify=True)
 
 
-def test_inspect_data_with_a_link_to_itself(tiny_data: Path, tmp_path: Path) -> None:
+def test_inspect_verify_ignores_a_link_to_itself(tiny_data: Path, tmp_path: Path) -> None:
     data = Path(shutil.copytree(tiny_data, tmp_path / "data"))
     (data / "stray").symlink_to("stray")
     assert inspect_directory(data, verify=True).verified

@@ -93,10 +93,12 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def start_training(log: Path, run: Path, data: Path, *options: object, before: Callable[[], None] | None = None) -> Run:
+def start_training(
+    log: Path, run: Path, data: Path, *options: object, run_first: Callable[[], None] | None = None
+) -> Run:
     """Start two ranks that train in the directory `run`, and wait until they have created or replaced its journal."""
     old_inode = journal_inode(run)
-    launcher = start(log, *training_command(run, data), *options, before=before)
+    launcher = start(log, *training_command(run, data), *options, run_first=run_first)
     launcher.wait_until(lambda: journal_inode(run) not in (0, old_inode))
     return launcher
 
@@ -149,7 +151,7 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     command = training_command(run, tiny_data)
 
     # Under `nohup`, the ranks ignore SIGHUP and train. SIGUSR1: they save, and one of them prints that it has stopped.
-    launcher = start_training(tmp_path / "stopped", run, tiny_data, before=ignore_sighup)
+    launcher = start_training(tmp_path / "stopped", run, tiny_data, run_first=ignore_sighup)
     os.kill(launcher.process.pid or 0, signal.SIGHUP)
     size = (run / "metrics.jsonl").stat().st_size
     launcher.wait_until(lambda: (run / "metrics.jsonl").stat().st_size > 2 * size)

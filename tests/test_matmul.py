@@ -109,13 +109,13 @@ def test_linear_without_onednn_falls_back(
     assert torch.equal(linear(x, weight, None, "onednn"), F.linear(x, weight))
 
 
-def test_has_prepacked_linear_ignored_activation_is_false(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_prepacked_linear_if_the_activation_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "prepack_weight", lambda weight, rows: weight)
     monkeypatch.setattr(matmul, "onednn_linear", lambda x, weight, bias, activation: F.linear(x, weight, bias))
     assert not has_prepacked_linear.__wrapped__(torch.float32)
 
 
-def test_has_onednn_wrong_result_is_false(fresh_check: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_onednn_if_its_result_is_wrong(fresh_check: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "onednn_linear", lambda x, weight, bias: F.linear(x, weight, bias) + 1)
     assert not has_onednn()
 

@@ -3,10 +3,11 @@
 A block of commands is fenced as `sh` (only commands), `console` (`$ command`, then its output) or `python`. The comment
 `<!-- in tests: prepare NAME… -->` before a block names functions of `PREPARE`, which write files that a reader would
 have. `SUBSTITUTES` lists every difference between a page's commands and the commands that the tests run: they differ
-only in the amount of work, and every command is also parsed exactly as the page shows it. The Hub returns the files of
-`downloaded` for `HUB_MODEL`, so only an option that accepts ids of the Hub accepts this name. The README's commands
-start in an empty folder, those of the other pages with the README's results. Blocks after the comment
-`<!-- in tests: only parsed -->` would take hours and are not run; their commands, options and recipes must exist.
+only in the amount of work, and every command is also parsed exactly as the page shows it. Instead of a download from
+the Hub, a command with `HUB_MODEL` gets the files that `downloaded`, a function of `PREPARE`, has written. No folder
+has this name, so it works only for an option that accepts ids of the Hub. The README's commands start in an empty
+folder, those of the other pages with the README's results. Blocks after the comment `<!-- in tests: only parsed -->`
+would take hours and are not run; their commands, options and recipes must exist.
 """
 
 from __future__ import annotations
@@ -117,11 +118,11 @@ class Block:
 def blocks(text: str) -> list[Block]:
     """Return the blocks of commands in a Markdown text."""
     pattern = r"(?:<!-- in tests: (only parsed|prepare [\w ]+) -->\s*\n)?^```(sh|console|python)\n(.*?)^```"
-    shell_blocks = []
+    fenced_blocks = []
     for note, language, lines in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
         prepare = tuple(note.split()[1:]) if note.startswith("prepare") else ()
-        shell_blocks.append(Block(language, tuple(lines.rstrip("\n").split("\n")), prepare, note != "only parsed"))
-    return shell_blocks
+        fenced_blocks.append(Block(language, tuple(lines.rstrip("\n").split("\n")), prepare, note != "only parsed"))
+    return fenced_blocks
 
 
 def all_commands(text: str) -> list[str]:
@@ -249,7 +250,10 @@ def shape(text: str) -> str:
 
 
 def lines_not_printed(command: str, shown: list[str], printed: str) -> list[str]:
-    """Return the lines that a page shows and the command did not print; only for `albert params` the numbers count."""
+    """Return the lines that a page shows and the command did not print.
+
+    Numbers are compared only for `albert params` of the paper's models, and ignored for other commands.
+    """
     exact = command.startswith("albert params albert")
     lines = {line.rstrip() if exact else shape(line) for line in printed.splitlines()}
     return [line for line in shown if line != "…" and (line if exact else shape(line)) not in lines]
@@ -324,12 +328,12 @@ def run(tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyP
             variable, values, body = loop.groups()
             return "".join(call(body.replace(f"${variable}", value)) for value in values.split())
         command, _, code = substituted(command).partition(" || test $? = ")
-        giving, _, taking = command.rpartition(" | ")
-        name, *arguments = shlex.split(taking.removeprefix("python -m "))
+        before_pipe, _, last_program = command.rpartition(" | ")
+        name, *arguments = shlex.split(last_program.removeprefix("python -m "))
         is_known = re.fullmatch(r"albert|benchmarks\.\w+", name) is not None
-        if not is_known or re.search(r"[|<>;]", giving + re.sub('".*?"', "", taking)):
+        if not is_known or re.search(r"[|<>;]", before_pipe + re.sub('".*?"', "", last_program)):
             return in_a_shell(command, environment)
-        (tmp_path / "stdin").write_text(in_a_shell(giving, environment) if giving else "")
+        (tmp_path / "stdin").write_text(in_a_shell(before_pipe, environment) if before_pipe else "")
         with (tmp_path / "stdin").open() as stdin, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", stdin)
             if HUB_MODEL in command:
@@ -431,7 +435,10 @@ def parse_call(words: list[str]) -> tuple[str, dict[str, Any]] | None:
 
 @pytest.mark.parametrize("page", ["README.md", *DOCS])
 def test_commands_are_accepted_exactly_as_shown(page: str) -> None:
-    """Without substitutes, also those that take hours: programs, options, recipes, parts and tests exist."""
+    """Parse every command without substitutes, also those that take hours.
+
+    Its program, options, recipes, parts and tests must exist.
+    """
     from albert_cli.config import find_recipe
     from benchmarks import gpu
 
@@ -452,7 +459,10 @@ def test_commands_are_accepted_exactly_as_shown(page: str) -> None:
 
 
 def test_models_from_the_hub_have_no_mini_recipe() -> None:
-    """The recipes in `mini/` are for models pretrained for minutes; a run started from a released model is none."""
+    """Assert that no run started from a released model has a recipe in `mini/`.
+
+    These recipes are for models pretrained for minutes, and a run started from a released model is not such a model.
+    """
     commands = []
     for page in (README, *DOCS.values()):
         released = set[str]()
@@ -490,7 +500,11 @@ def test_substitutes_change_only_the_amount_of_work() -> None:
 
 
 def test_commands_not_run_write_no_result_of_the_readme() -> None:
-    """After the README's commands, such a command would be refused: the directory has the results of another one."""
+    """Assert that no command that is only parsed has the same `--out` as a command of the README.
+
+    A reader who has run the README's commands could not run such a command: it would be refused, because the directory
+    has another command's results.
+    """
 
     def outputs(block: Block) -> set[str]:
         calls = [parse_call(words) or ("", {}) for command, _ in block.commands() for words in iter_calls(command)]
@@ -614,6 +628,19 @@ def test_the_map_of_the_code_names_what_exists() -> None:
             exists = words.issuperset(name.split("."))
         if not exists:
             missing.append(name)
+    assert missing == []
+
+
+def test_tests_that_a_page_names_exist() -> None:
+    modules = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    tests = {name for module in modules for name in re.findall(r"^ *def (test_\w+)", module, re.MULTILINE)}
+    pages = {"README.md": README, **DOCS}
+    missing = [
+        f"{page}: {name}"
+        for page, text in pages.items()
+        for name in re.findall(r"`(?:[\w./]+::)?(test_\w+)`", text)
+        if name not in tests
+    ]
     assert missing == []
 
 

@@ -46,7 +46,7 @@ def broadcast_weight() -> None:
 
 
 def test_every_rank_gets_the_tensors_of_rank_0(tmp_path: Path) -> None:
-    runs = start_ranks(tmp_path / "log", 2, before=broadcast_weight)
+    runs = start_ranks(tmp_path / "log", 2, run_first=broadcast_weight)
     assert end(runs) == [0, 0], "\n".join(run.printed_text() for run in runs)
     assert [run.printed_text() for run in runs] == ["received by 0\n", "received by 1\n"]
 
@@ -63,7 +63,7 @@ def start_attempt(folder: Path, port: int, attempts: Sequence[int], *, is_agent_
     for rank, attempt in enumerate(attempts):
         per_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
         log = folder / f"log-{attempt}-{rank}"
-        runs.append(start(log, environment=shared | per_rank, before=broadcast_weight))
+        runs.append(start(log, environment=shared | per_rank, run_first=broadcast_weight))
     return runs
 
 
@@ -93,7 +93,7 @@ def suspend_rank_1() -> None:
 
 def test_rank_exits_if_its_peer_is_silent(tmp_path: Path) -> None:
     """A machine that loses power closes no connection, so a rank must notice the silence."""
-    waiting, silent = start_ranks(tmp_path / "log", 2, before=suspend_rank_1)
+    waiting, silent = start_ranks(tmp_path / "log", 2, run_first=suspend_rank_1)
     assert waiting.wait() == 1
     assert "no sign of life from rank 1 for 6 s" in waiting.printed_text()
     silent.kill()
@@ -111,7 +111,7 @@ def suspend_one_of_three(silent: int) -> None:
 @pytest.mark.parametrize("silent", [1, 2])
 def test_all_ranks_exit_if_one_is_silent(tmp_path: Path, silent: int) -> None:
     """A rank watches only the next one, so it must report the loss to the others."""
-    runs = start_ranks(tmp_path / "log", 3, before=partial(suspend_one_of_three, silent))
+    runs = start_ranks(tmp_path / "log", 3, run_first=partial(suspend_one_of_three, silent))
     waiting = [run for rank, run in enumerate(runs) if rank != silent]
     assert end(waiting) == [1, 1]
     for run in waiting:
@@ -128,7 +128,7 @@ def work_longer_than_the_timeout() -> None:
 
 
 def test_busy_rank_does_not_count_as_silent(tmp_path: Path) -> None:
-    runs = start_ranks(tmp_path / "log", 2, before=work_longer_than_the_timeout)
+    runs = start_ranks(tmp_path / "log", 2, run_first=work_longer_than_the_timeout)
     assert end(runs) == [0, 0], "\n".join(run.printed_text() for run in runs)
 
 

@@ -67,13 +67,14 @@ def test_status_of_a_build_lists_remaining_units_and_command(build: list[object]
     assert status["commands"] == [shlex.join(["albert", *map(str, build)])]
     albert(*build)
     status = json.loads(albert("status", tmp_path / "out", "--json").out)
+    # A finished build has no plan and counts as one unit.
     assert (status["counts"], status["commands"]) == ({"done": 1}, [])
 
 
 def test_status_of_a_build_shows_machine_and_reason(build: list[object], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with (tmp_path / "2.txt").open("ab") as file:
-        file.write(b"\xff")
+        file.write(b"\xff")  # not UTF-8; also makes this unit the largest, which job 0 takes
     albert(*build, "--task", "0/3", expect=3)
     remaining, _ = (unit for unit in read_status(out).units if unit.state == "remaining")
     with locked_unit(out / ".tasks" / Path(remaining.name).name):

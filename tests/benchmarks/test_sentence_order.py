@@ -29,13 +29,19 @@ def test_tokens_tell_the_order_and_lengths_do_not(tmp_path: Path) -> None:
 def test_length_features_count_tokens_and_sentences() -> None:
     ends = np.array([False, True])
     a, b = np.array([0, 0, 1, 0, 1, 0, 0]), np.array([0, 0])
-    assert length_features((a, b), ends) == [7, 3, 2, 2, 2, 2, 2, 2, 2, 0]
+    features = length_features((a, b), ends)
+    # Of each segment: its tokens, the tokens of its first sentence, the tokens after its last sentence end, the tokens
+    # of its last complete sentence, and its sentence ends. Without an end, the whole segment counts as a sentence.
+    assert features[:5] == [7, 3, 2, 2, 2]
+    assert features[5:] == [2, 2, 2, 2, 0]
 
 
 def test_token_features_separate_the_parts() -> None:
     matrix = token_features([(np.array([2, 2, 0]), np.array([1]))], 3).toarray()
     assert matrix.shape == (1, 18)
-    assert np.flatnonzero(matrix).tolist() == [0, 2, 4, 6, 8, 9, 11, 13, 16]
+    a = [1, 0, 1]
+    b = [0, 1, 0]
+    assert matrix.reshape(6, 3).tolist() == [a, b, a, a, b, b]  # whole segments, then their first and last tokens
 
 
 def test_data_without_heldout_pairs_is_rejected(documents_file: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:

@@ -109,11 +109,11 @@ def run(arguments: Sequence[str], folder: Path, logs: Path, decide: Decide) -> R
     """Run `albert ARGUMENTS` in the folder; `decide` sees the calls on files below it. See `forked.run`."""
     parent_end, child_end = socket.socketpair()
 
-    def before() -> None:
+    def install_in_child() -> None:
         parent_end.close()
         install_filter(child_end)
 
-    child = forked.start(arguments, folder, logs, before)
+    child = forked.start(arguments, folder, logs, install_in_child)
     child_end.close()
     watch(parent_end, folder, decide)
     return forked.wait(child, logs)

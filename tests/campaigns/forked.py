@@ -40,19 +40,19 @@ class Result:
         return next((line for line in reversed(self.err.splitlines()) if line.startswith("error:")), "")
 
 
-def run(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None = None) -> Result:
+def run(arguments: Sequence[str], folder: Path, logs: Path, run_first: Callable[[], object] | None = None) -> Result:
     """Run `albert ARGUMENTS` in the folder; its streams go to `logs`.out and `logs`.err."""
-    return wait(start(arguments, folder, logs, before), logs)
+    return wait(start(arguments, folder, logs, run_first), logs)
 
 
-def start(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None = None) -> int:
-    """Start `albert ARGUMENTS` and return its process ID; `before` is called in the child before the command."""
+def start(arguments: Sequence[str], folder: Path, logs: Path, run_first: Callable[[], object] | None = None) -> int:
+    """Start `albert ARGUMENTS` and return its process ID; `run_first` is called in the child before the command."""
     command_line()  # builds it here, once for all children
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if not child:
-        _run_child(arguments, folder, logs, before)
+        _run_child(arguments, folder, logs, run_first)
     return child
 
 
@@ -76,7 +76,7 @@ def _request_stop(*_: object) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def _run_child(arguments: Sequence[str], folder: Path, logs: Path, before: Callable[[], object] | None) -> NoReturn:
+def _run_child(arguments: Sequence[str], folder: Path, logs: Path, run_first: Callable[[], object] | None) -> NoReturn:
     # A garbage collection would finalize objects of the parent, which may wait for threads that do not exist here.
     gc.freeze()
     code = 99
@@ -93,8 +93,8 @@ def _run_child(arguments: Sequence[str], folder: Path, logs: Path, before: Calla
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS // 2, SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.chdir(folder)
-        if before is not None:
-            before()
+        if run_first is not None:
+            run_first()
         command_line()(list(arguments))
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 99

@@ -71,12 +71,13 @@ class Release:
         scope = self.layer_scope(layer)
         if self.kind == "bert":
             parts = {
-                "self": "attention/self", "context": "attention/output/dense", "norm": "attention/output/LayerNorm",
-                "up": "intermediate/dense", "down": "output/dense", "last_norm": "output/LayerNorm",
+                "self": "attention/self", "attention_output": "attention/output/dense",
+                "norm": "attention/output/LayerNorm", "up": "intermediate/dense", "down": "output/dense",
+                "last_norm": "output/LayerNorm",
             }  # fmt: skip
         else:
             parts = {
-                "self": "attention_1/self", "context": "attention_1/output/dense", "norm": "LayerNorm",
+                "self": "attention_1/self", "attention_output": "attention_1/output/dense", "norm": "LayerNorm",
                 "up": "ffn_1/intermediate/dense", "down": "ffn_1/intermediate/output/dense", "last_norm": "LayerNorm_1",
             }  # fmt: skip
         return {part: f"{scope}/{name}" for part, name in parts.items()}
@@ -117,7 +118,7 @@ def random_variables(release: Release) -> Variables:
             continue
         for part in ("query", "key", "value"):
             add_dense(f"{scopes['self']}/{part}", hidden, hidden)
-        add_dense(scopes["context"], hidden, hidden)
+        add_dense(scopes["attention_output"], hidden, hidden)
         add_norm(scopes["norm"], hidden)
         add_dense(scopes["up"], hidden, inner)
         add_dense(scopes["down"], inner, hidden)
@@ -175,7 +176,7 @@ def hidden_states(variables: Variables, release: Release, ids: NDArray[np.int64]
         query, key, value = (split_heads(dense(x, f"{scopes['self']}/{part}")) for part in ("query", "key", "value"))
         scores = tf.matmul(query, key, transpose_b=True) / np.sqrt(query.shape[-1]).astype(np.float32)
         context = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), (0, 2, 1, 3))
-        x = norm(x + dense(tf.reshape(context, x.shape), scopes["context"]), scopes["norm"])
+        x = norm(x + dense(tf.reshape(context, x.shape), scopes["attention_output"]), scopes["norm"])
         # ALBERT's code approximates GELU with tanh. BERT's released weights were trained with the exact function.
         inner = tf.nn.gelu(dense(x, scopes["up"]), approximate=release.kind == "albert")
         x = norm(x + dense(inner, scopes["down"]), scopes["last_norm"])

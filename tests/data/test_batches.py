@@ -60,6 +60,7 @@ def test_sample_batch_sequence_is_cls_a_sep_b_sep(rules: PairSettings) -> None:
     ids = original_ids(packed)
     for row in range(60):
         window = slice(int(packed.offsets[row]), int(packed.offsets[row + 1]))
+        # In this corpus the id at position p is FIRST_ORDINARY + p.
         a = range(FIRST_ORDINARY + int(pairs.a.start[row]), FIRST_ORDINARY + int(pairs.a.stop[row]))
         b = range(FIRST_ORDINARY + int(pairs.b.start[row]), FIRST_ORDINARY + int(pairs.b.stop[row]))
         expected = [2, *a, 3, *b, 3] if len(b) else [2, *a, 3]
@@ -83,9 +84,10 @@ def test_sample_batch_memory_is_constant_in_the_corpus(rules: PairSettings) -> N
     assert peak(8000) < 1.2 * peak(250)
 
 
-def test_sample_batch_differs_between_passes_and_seeds() -> None:
+def test_sample_batch_differs_by_seed_example_and_pass() -> None:
     corpus = text_like_corpus(60)
     first = sample_batch(corpus, VOCABULARY, PairSettings(), 0, np.array([0]))
+    # These are another seed, the next example, and an example of a later pass.
     for seed, index in ((1, 0), (0, 1), (0, 10**6)):
         other = sample_batch(corpus, VOCABULARY, PairSettings(), seed, np.array([index]))
         assert not np.array_equal(first.ids, other.ids)

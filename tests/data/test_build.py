@@ -285,7 +285,7 @@ def test_build_killed_five_times_gives_the_same_bytes(
     out = tmp_path / "killed"
     killed_build = partial(build_until_killed, sources, small_vocabulary, out, settings)
     for number in range(5):
-        killed = start(tmp_path / "log", before=killed_build)
+        killed = start(tmp_path / "log", run_first=killed_build)
         assert killed.wait() == -signal.SIGKILL and count_finished_tasks(out) == number + 1, killed.printed_text()
     build_data(sources, small_vocabulary, out, settings, workers=1)
     assert contents(out) == contents(tmp_path / "whole")

@@ -104,7 +104,7 @@ def test_glue_job_waits_for_a_run_of_another_job(encoder: Path, inference: Path,
     call = ["eval", "glue", "--checkpoint", encoder, "--data", inference, "--runs", 1, "--no-baselines", "--json"]
     call += ["--device", "cpu", *(word for text in TASK_SETTINGS for word in ("-s", text)), "--out", out]
     with store.lock(out / "mnli" / "run-0"):
-        job = start(tmp_path / "log", *call, "--task", "1/3", before=retry_soon)
+        job = start(tmp_path / "log", *call, "--task", "1/3", run_first=retry_soon)
         job.wait_until(lambda: "waiting for 1 run of other jobs" in job.printed_text())
     assert job.wait() == 0, job.printed_text()
     assert (out / "mnli" / "run-0" / "results.json").is_file()

@@ -53,15 +53,18 @@ def test_cause_is_memory_if_the_kernel_counts_a_kill(monkeypatch: pytest.MonkeyP
 
 
 def test_cause_is_known_if_another_worker_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.11 closes the workers' queue without waiting for the worker that is being started with it."""
+    """Python 3.11 closes the queue when a worker dies, even while another worker that needs it is being started."""
     start = SpawnProcess.start
     started = list[SpawnProcess]()
 
     def start_late(self: SpawnProcess) -> None:
         for process in started:
             process.join(PATIENCE)
-        for _ in range(100 if started else 0):
-            time.sleep(0.01 * (not self._args[0]._reader.closed))  # type: ignore[attr-defined]
+        queue_reader = self._args[0]._reader  # type: ignore[attr-defined]
+        for _ in range(100):  # up to a second, until the pool has closed the queue of its dead worker
+            if not started or queue_reader.closed:
+                break
+            time.sleep(0.01)
         start(self)
         started.append(self)
 

@@ -59,6 +59,7 @@ def test_pseudo_log_likelihoods_sum_over_single_masks(
     monkeypatch.setattr(minimal_pairs, "_MICRO_BATCH", 1)  # every masked copy alone
     alone = [pseudo_log_likelihoods(model, vocabulary, [sentence], CPU)[0] for sentence in SENTENCES]
     assert together == pytest.approx(alone, abs=1e-3)
+    # A sum has a term for every token, and an untrained model gives each token less than 1/2 on average.
     assert all(value < -math.log(2) * len(vocabulary.encode(s)) for value, s in zip(together, SENTENCES, strict=True))
 
 
@@ -143,7 +144,7 @@ def test_score_minimal_pairs_leaves_out_equal_tokens(
         score_minimal_pairs(model, vocabulary, [equal], CPU)
 
 
-def test_read_minimal_pairs_folder_is_named_as_one(tmp_path: Path) -> None:
+def test_read_minimal_pairs_says_that_a_path_is_a_folder(tmp_path: Path) -> None:
     write_pairs(tmp_path / "pairs.jsonl")
     with pytest.raises(InputError, match="is a folder") as caught:
         read_minimal_pairs(tmp_path)

@@ -370,7 +370,7 @@ def test_killed_run_leaves_no_stage_running(tmp_path: Path, tiny_data: Path) -> 
     out = tmp_path / "out"
     call = ["reproduce", "similarity", "--scale", "smoke", "--out", out, "--device", "cpu", "--seeds", 1, "--jobs", 2]
     call += ["--data", tiny_data, "-s", "schedule.total_steps=1000000"]
-    run = start(tmp_path / "log", *call, before=os.setsid)
+    run = start(tmp_path / "log", *call, run_first=os.setsid)
     try:
         run.wait_until(lambda: len(list(out.glob("stages/pretrain-*/status.json"))) == 2)
         assert not any(map(is_free, out.glob("stages/pretrain-*")))

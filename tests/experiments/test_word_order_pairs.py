@@ -24,7 +24,7 @@ def test_pairs_are_held_out_sentences_with_two_words_swapped(tiny_data: Path, tm
     for pair in pairs:
         good = pair.sentence_good.split()
         bad = pair.sentence_bad.split()
-        assert pair.sentence_good in heldout and 6 <= len(good) <= 16
+        assert pair.sentence_good in heldout and len(good) in word_order_pairs.SENTENCE_WORDS
         first, second = (i for i, (a, b) in enumerate(zip(good, bad, strict=True)) if a != b)
         assert second == first + 1 and (good[first], good[second]) == (bad[second], bad[first])
 
@@ -46,7 +46,7 @@ def test_text_without_suitable_sentences_is_rejected(
         write_word_order_pairs(tiny_data, tmp_path / "pairs")
 
 
-def test_array_job_with_word_order_has_it_as_a_task(
+def test_array_job_without_pairs_scores_generated_ones(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(word_order_pairs, "MAX_PAIRS", 10)

@@ -79,7 +79,7 @@ def test_cuda_losses_and_gradients_equal_the_cpu(
 @pytest.mark.parametrize("attention", ["window", "block"])
 @pytest.mark.parametrize("compiled", ["off", "on"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 1e-2)])
-@pytest.mark.parametrize("heads", [4, 32], ids=["heads64", "heads8"])  # a head of 8 is too small for flex
+@pytest.mark.parametrize("heads", [4, 32], ids=["head of 64", "head of 8"])  # a head of 8 is too small for flex
 def test_cuda_sparse_attention_equals_the_cpu(
     attention: str, compiled: str, precision: str, tolerance: float, heads: int
 ) -> None:
@@ -170,7 +170,8 @@ def test_gpu_benchmark_part_runs_end_to_end(tmp_path: Path) -> None:
     shape = ("hidden_size=256", "num_attention_heads=4", "intermediate_size=512", "num_hidden_layers=2")
     options = ["--tokens", 2048, "--rounds", 2, *(word for value in shape for word in ("-s", f"model.{value}"))]
     run_benchmark(gpu.app, "--out", tmp_path, "--part", "base-s128", *options)
-    result = json.loads((tmp_path / "bench.json").read_text())["measured"]["base-s128"]["results"][""]
+    measured = json.loads((tmp_path / "bench.json").read_text())["measured"]
+    result = measured["base-s128"]["results"][""]  # "" labels the only result of the part
     assert list(result["variants"]) == ["albert", "transformers", "transformers, compiled"]
     assert result["memory"]["dropout 0"]["peak"] > 0
     assert result["compiled"]
@@ -264,7 +265,7 @@ def test_cuda_run_resumes_to_the_same_bytes(tiny_data: Path, tmp_path: Path) -> 
     assert resumed.model_sha256 == first.model_sha256
 
 
-def test_training_step_waits_once_without_recompilation(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
+def test_training_step_synchronizes_once_without_recompiling(make_job: MakeJob, recipe: Path, tmp_path: Path) -> None:
     """Train 200 steps with batches of many sizes, then profile a few more."""
     overrides = ["train.compile=on", "train.precision=bf16", "train.save_every=0", "schedule.total_steps=300"]
     torch._dynamo.reset()

@@ -2,7 +2,8 @@
 
 It does once what each of them would do again: it builds the command line and the types of recipes and records,
 compiles the patterns of a vocabulary, and measures the matmul peak. `albert bench` then measures two matmuls per
-backend, as with `few_seconds`. The garbage collector of the forked processes does not scan the imported modules.
+backend, as with `short_measurements`. The garbage collector of the forked processes does not scan the imported
+modules.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _SENTENCES_PER_DOCUMENT: Final = 6
 _SEQUENCES: Final = 200
 _CLEANING: Final = ("--no-strip-accents", "--normal-form", "NFKC")
 _LANGUAGE_OPTIONS: Final = {
-    "turkish": ("--no-lowercase",),  # lowercasing I would give i instead of ı
+    "turkish": ("--no-lowercase",),  # lowercasing "I" gives "i", but Turkish has "ı"
     "persian": ("--keep-zwnj",),
 }
 
@@ -74,9 +74,10 @@ def build_language(language: str, folder: Path) -> list[str]:
     text, lines = write_text(language, folder)
     code = LANGUAGE_CODES[language]
     options = [*_CLEANING, *_LANGUAGE_OPTIONS.get(language, ()), "--language", code]
-    too_large = albert("vocab", text, "--out", folder / "vocabulary", "--size", 10_000, *options, expect=None)
-    if too_large.code:
-        size = too_large.err.split("at most ")[1].split()[0].replace(",", "")
+    # The first try fails if the text is too small for 10,000 tokens.
+    first_try = albert("vocab", text, "--out", folder / "vocabulary", "--size", 10_000, *options, expect=None)
+    if first_try.code:
+        size = first_try.err.split("at most ")[1].split()[0].replace(",", "")
         albert("vocab", text, "--out", folder / "vocabulary", "--size", size, *options)
     data = folder / "data"
     albert("data", text, "--vocab", folder / "vocabulary", "--out", data, "--holdout", 0.1, "--language", code)
@@ -137,10 +138,12 @@ def count_different_ids(vocabulary: Path, lines: Sequence[str], encoded: Sequenc
 
 def train_and_use(folder: Path, lines: Sequence[str]) -> tuple[str, float]:
     """Pretrain 20 steps, fill a mask and fine-tune on a table; return the filled-in text and the table's score."""
-    recipe = RECIPE.replace("total_steps = 4", "total_steps = 20").replace("embeddings = 32", "embeddings = 64")
+    recipe = RECIPE.replace("total_steps = 4", "total_steps = 20")
+    recipe = recipe.replace("max_position_embeddings = 32", "max_position_embeddings = 64")
     (folder / "recipe.toml").write_text(recipe)
     albert("pretrain", folder / "recipe.toml", "--data", folder / "data", "--out", folder / "run", *CPU)
     first, *words = lines[0].split()
+    # Without spaces, `first` is the whole sentence, and the mask replaces its first two characters.
     masked = " ".join(["[MASK]", *words]) if words else f"[MASK]{first[2:]}"
     filled = json.loads(albert("fill-mask", folder / "run", masked, "--top", 1, "--json", *CPU).out)
     table = folder / "table"

@@ -55,6 +55,7 @@ def losses(shape: ModelConfig = SHAPE, device: torch.device = CPU) -> dict[str, 
     return {
         "pretraining": pretraining,
         "classifier": lambda: F.cross_entropy(classifier(pack(batch, device)), labels),
+        # The 4 sequences are 2 questions of 2 choices.
         "choice": lambda: F.cross_entropy(choice(pack(batch, device)), labels[:2]),
         "squad, linear": lambda: span_loss(spans[0], batch, answers, device),
         "squad, beam": lambda: span_loss(spans[1], batch, answers, device),

@@ -73,13 +73,13 @@ def start(
     log: Path,
     *arguments: object,
     environment: dict[str, str] | None = None,
-    before: Callable[[], None] | None = None,
+    run_first: Callable[[], None] | None = None,
 ) -> Run:
     """Start `albert ARGUMENTS`.
 
-    environment: variables that are added in the new process; before: called in the new process before the command.
+    environment: variables that are added in the new process; run_first: called in the new process before the command.
     """
-    process = _CONTEXT.Process(target=_main, args=([str(a) for a in arguments], str(log), environment or {}, before))
+    process = _CONTEXT.Process(target=_main, args=([str(a) for a in arguments], str(log), environment or {}, run_first))
     log.touch()
     process.start()
     return Run(process, log)
@@ -92,7 +92,7 @@ def albert(log: Path, *arguments: object, environment: dict[str, str] | None = N
 
 
 def terminate_at_step(number: int) -> None:
-    """Let this process send SIGTERM to itself as training begins a step; for `before` of `start`."""
+    """Let this process send SIGTERM to itself as training begins a step; for `run_first` of `start`."""
     from albert_cli.training.loop import Loop
 
     original = Loop._step
@@ -129,7 +129,7 @@ def start_ranks(
     log: Path,
     count: int,
     *arguments: object,
-    before: Callable[[], None] | None = None,
+    run_first: Callable[[], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> list[Run]:
     """Start the ranks of one run, as torchrun does; `environment`: variables for all ranks."""
@@ -139,7 +139,7 @@ def start_ranks(
             log.with_name(f"{log.name}-{rank}"),
             *arguments,
             environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            before=before,
+            run_first=run_first,
         )
         for rank in range(count)
     ]
@@ -150,7 +150,7 @@ def end(ranks: list[Run]) -> list[int]:
     return [rank.wait() for rank in ranks]
 
 
-def _main(arguments: list[str], log: str, environment: dict[str, str], before: Callable[[], None] | None) -> None:
+def _main(arguments: list[str], log: str, environment: dict[str, str], run_first: Callable[[], None] | None) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):
         os.dup2(descriptor, number)
@@ -159,7 +159,7 @@ def _main(arguments: list[str], log: str, environment: dict[str, str], before: C
     os.environ.update(environment)
     from albert_cli.cli import main
 
-    if before is not None:
-        before()
+    if run_first is not None:
+        run_first()
     sys.argv = ["albert", *arguments]
     main()

@@ -116,7 +116,7 @@ def test_command_answers_a_pipe_line_by_line(
     for name in ("questions", "answers"):
         os.mkfifo(tmp_path / name)
     connect = partial(connect_pipes, tmp_path / "questions", tmp_path / "answers")
-    service = start(tmp_path / "log", command, tuned("cola"), "--input", "-", "--device", "cpu", before=connect)
+    service = start(tmp_path / "log", command, tuned("cola"), "--input", "-", "--device", "cpu", run_first=connect)
     with (tmp_path / "questions").open("wb", buffering=0) as questions, (tmp_path / "answers").open("rb") as answers:
         for number, text in enumerate((b"bade figo", b"luma"), start=1):
             questions.write(text + b"\n")

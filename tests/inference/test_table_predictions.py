@@ -54,7 +54,7 @@ def test_test_file_txt_of_choices_is_a_table(encoder: Path, tmp_path: Path) -> N
     assert [row["question"] for row in predicted] == [f"bade {i}" for i in range(8)]
 
 
-def test_test_file_has_the_columns_of_the_request(encoder: Path, tmp_path: Path) -> None:
+def test_test_file_is_read_by_the_columns_of_the_command(encoder: Path, tmp_path: Path) -> None:
     data = write_table(tmp_path / "data")
     albert("finetune", "table", "--checkpoint", encoder, "--data", data, "--out", tmp_path / "run", *QUICK)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -73,7 +73,7 @@ def test_test_file_has_the_columns_of_the_request(encoder: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("column", ["prediction", "probability_good"])
-def test_check_test_file_taken_column_is_rejected(encoder: Path, tmp_path: Path, column: str) -> None:
+def test_check_test_file_rejects_a_column_of_predictions(encoder: Path, tmp_path: Path, column: str) -> None:
     data = write_table(tmp_path / "data")
     (data / "test.tsv").write_text(f"text\t{column}\nbade\t0\n")
     call = ["--checkpoint", encoder, "--data", data, "--out", tmp_path / "out", *QUICK]
@@ -85,7 +85,8 @@ def test_check_test_file_taken_column_is_rejected(encoder: Path, tmp_path: Path,
 def test_test_file_is_predicted_in_the_train_precision(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "_choose_precision", lambda config, device: "bf16")  # the choice of "auto"
+    # "auto" is bf16 here, so the test fails for fp32 if prediction ignores train.precision.
+    monkeypatch.setattr(device, "_choose_precision", lambda config, device: "bf16")
     data = write_table(tmp_path / "data")
     shutil.copy(data / "dev.tsv", data / "test.tsv")
     for precision in ("fp32", "bf16"):
@@ -114,7 +115,7 @@ def test_test_file_is_predicted_with_the_model_labels(encoder: Path, tmp_path: P
     assert predicted == expected and predicted[0].keys() == {"good", "bad"}
 
 
-def test_named_files_may_move_and_a_test_file_be_added(encoder: Path, tmp_path: Path) -> None:
+def test_files_set_by_path_may_move_but_not_change(encoder: Path, tmp_path: Path) -> None:
     write_table(tmp_path / "data")
     run = ["finetune", "table", "--checkpoint", encoder, *QUICK, "--out", tmp_path / "run", "--json"]
     score = [
@@ -130,7 +131,7 @@ def test_named_files_may_move_and_a_test_file_be_added(encoder: Path, tmp_path: 
     ]
     results = []
     for folder in ("data", "moved"):
-        (tmp_path / "data").rename(tmp_path / folder)
+        (tmp_path / "data").rename(tmp_path / folder)  # the first rename changes nothing
         files = [
             word for split in ("train", "dev") for word in ("-s", f"table.{split}={tmp_path / folder / split}.tsv")
         ]

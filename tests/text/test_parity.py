@@ -1,6 +1,6 @@
 """The same ids from `spiece.model` and from `tokenizer.json`, on real lines and in other scripts.
 
-Every line whose ids differ has an explanation of a known kind, and there are few. With `ALBERT_TEST_VOCABULARY` set to
+Few lines have different ids, and each of them differs for a known reason. With `ALBERT_TEST_VOCABULARY` set to
 a vocabulary's directory the English lines are tried on that one, instead of one that is trained here:
 
     ALBERT_TEST_VOCABULARY=vocabulary pytest -n 0 -s tests/text/test_parity.py
@@ -59,7 +59,7 @@ def explain(v: SentencePieceVocabulary, text: str, ours: list[int], theirs: list
 def differences(directory: Path, texts: Iterable[str]) -> Counter[str]:
     """Count, by reason, the texts whose ids differ between `AutoTokenizer` and the bare `spiece.model` after `clean`.
 
-    `Vocabulary` itself must give what the bare model gives.
+    Also assert that `SentencePieceVocabulary.encode_batch` gives the same ids as the bare model.
     """
     from transformers import AutoTokenizer
 
@@ -102,6 +102,7 @@ def test_ids_of_unseen_wikipedia_sentences_are_equal(english: Path, shared_data:
 
 def test_ids_of_glue_dev_lines_are_equal(english: Path, shared_data: Path) -> None:
     all_texts = glue_lines(shared_data / "glue")
+    # CoLA and SST-2 have one text per row; MRPC, STS-B, QNLI, RTE and WNLI have two.
     assert len(all_texts) == 1043 + 872 + 2 * (408 + 1500 + 5463 + 277 + 71)
     texts = all_texts[::4]
     reasons = differences(english, texts)
@@ -117,6 +118,7 @@ def test_ids_of_other_scripts_are_equal(tmp_path: Path, cleaning: Cleaning) -> N
     build_vocabulary.build_vocabulary([str(tmp_path)], tmp_path / "out", VocabularySettings(600, cleaning))
     assert store.read_json(tmp_path / "out" / "vocabulary.json")["tokens"]["unknown_rate"] < 0.001
     for language in LANGUAGES:
-        texts = sentences(language)[::7]  # with every phrase, because 7 has no common factor with their number
+        # These contain every phrase, because 7 and the number of sentences, 1,000, have no common factor.
+        texts = sentences(language)[::7]
         assert len(texts) == 143
         assert not differences(tmp_path / "out", texts), language

@@ -39,18 +39,16 @@ def test_hub_rows_are_joined_to_documents(tmp_path: Path) -> None:
     books = [("a", "One."), ("a", "Two."), ("a", None), ("b", "Three."), ("b", "Four."), ("a", "Five.")]
     rows = "".join(json.dumps({"text": text, "book": book}) + "\n" for book, text in books)
     (tmp_path / "train.jsonl").write_text(rows)
-    documents = [
-        read_texts(f"hf:{tmp_path}{options}")
-        for options in ("", "?rows=2", "?rows=99", "?document=book", "::train?rows=2")
-    ]
-    assert documents == [
-        ["One.", "Two.", "Three.", "Four.", "Five."],
-        ["One.\nTwo.", "Three.", "Four.\nFive."],
-        ["One.\nTwo.\nThree.\nFour.\nFive."],
-        ["One.\nTwo.", "Three.\nFour.", "Five."],
-        ["One.\nTwo.", "Three.", "Four.\nFive."],
-    ]
-    # A local folder goes the same way through `datasets` as a name; a name without a network is one line.
+    documents = {
+        "": ["One.", "Two.", "Three.", "Four.", "Five."],
+        "?rows=2": ["One.\nTwo.", "Three.", "Four.\nFive."],
+        "?rows=99": ["One.\nTwo.\nThree.\nFour.\nFive."],
+        "?document=book": ["One.\nTwo.", "Three.\nFour.", "Five."],
+        "::train?rows=2": ["One.\nTwo.", "Three.", "Four.\nFive."],
+    }
+    assert {options: read_texts(f"hf:{tmp_path}{options}") for options in documents} == documents
+    # `datasets` reads a local folder as it reads the name of a data set on the Hub.
+    # Each error is one line, also without a network.
     for source, reason in (
         (f"hf:{tmp_path}?document=author", r"no field 'author' .*book"),
         ("hf:nobody/nothing", "nobody/nothing: cannot be read from the Hub"),
@@ -68,7 +66,10 @@ class FakeRows(list[dict[str, str]]):
 
 
 class FakeDatasets(ModuleType):
-    """The `datasets` library with one row in every data set; it reads the offline mode when it is imported."""
+    """The `datasets` library with one row in every data set.
+
+    It reads the offline mode when `load_dataset` is imported from it.
+    """
 
     offline_mode: str | None = None
 
@@ -94,10 +95,10 @@ def test_parquet_null_is_skipped_and_damage_rejected(tmp_path: Path) -> None:
     assert read_texts(path) == ["One.", "Two."]
     with pytest.raises(InputError, match=r"a\.parquet: record 1: field 'id' is a number"):
         read_texts(path, text_field="id")
-    path.write_bytes(path.read_bytes()[:-9])
     pq.write_table(pa.table({"text": pa.array([b"\xf3x"]).view(pa.string())}), tmp_path / "no UTF-8.parquet")
     with pytest.raises(InputError, match=r"UTF-8\.parquet: not a readable Parquet file"):
         read_texts(tmp_path / "no UTF-8.parquet")
+    path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match="not a readable Parquet file"):
         read_texts(path)
 

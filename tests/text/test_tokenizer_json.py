@@ -44,14 +44,17 @@ def differing(v: SentencePieceVocabulary, fast: Any, texts: list[str]) -> list[s
     return [t for t, a, b in pairs if a != b and abs(score(v, a) - score(v, b)) > 1e-3]
 
 
-def test_other_planes_have_no_combining_classes_or_spaces() -> None:
+def test_unsearched_characters_are_neither_marks_nor_spaces() -> None:
     other_characters = list(map(chr, range(_SEARCHED_CODES.stop, sys.maxunicode + 1)))
     assert not any(map(unicodedata.combining, other_characters))
     assert not any(map(str.isspace, other_characters))
 
 
 def test_auto_tokenizer_needs_no_protobuf(vocabulary_dir: Path) -> None:
-    """Load the tokenizer where protobuf and sentencepiece cannot be imported, nor torch, which takes seconds."""
+    """Load the tokenizer where protobuf and sentencepiece cannot be imported.
+
+    Importing torch is blocked too, to save the seconds that it takes.
+    """
     program = """
 import sys
 sys.modules["google.protobuf"] = sys.modules["sentencepiece"] = sys.modules["torch"] = None
@@ -99,21 +102,21 @@ def test_ids_of_any_text_are_equal(small_vocabulary: SentencePieceVocabulary, fa
         assert differing(small_vocabulary, fast, [text, f"a{text}b"]) == []
 
 
-def test_ids_of_every_character_are_equal(small_vocabulary: SentencePieceVocabulary, fast: Any) -> None:
-    characters = OLD_CHARACTERS[:: max(1, len(OLD_CHARACTERS) // 20_000)]
+def test_ids_of_twenty_thousand_characters_are_equal(small_vocabulary: SentencePieceVocabulary, fast: Any) -> None:
+    characters = OLD_CHARACTERS[:: max(1, len(OLD_CHARACTERS) // 20_000)]  # evenly spaced, about 20,000
     assert differing(small_vocabulary, fast, [f"x{c}y {c}" for c in characters]) == []
 
 
 @pytest.mark.parametrize(
     "cleaning",
     [
-        Cleaning(False, False, "NFKC"),
-        Cleaning(True, False, "NFC"),
-        Cleaning(True, True, "none"),
-        Cleaning(False),
-        Cleaning(True, False, "NFKD"),
-        Cleaning(False, False, "none"),
-        Cleaning(True, True, "NFKD", True),
+        Cleaning(lowercase=False, strip_accents=False, normal_form="NFKC"),
+        Cleaning(lowercase=True, strip_accents=False, normal_form="NFC"),
+        Cleaning(lowercase=True, strip_accents=True, normal_form="none"),
+        Cleaning(lowercase=False),
+        Cleaning(lowercase=True, strip_accents=False, normal_form="NFKD"),
+        Cleaning(lowercase=False, strip_accents=False, normal_form="none"),
+        Cleaning(lowercase=True, strip_accents=True, normal_form="NFKD", transformers_rules=True),
     ],
 )
 def test_ids_with_other_cleanings_are_equal(tmp_path: Path, vocabulary_dir: Path, cleaning: Cleaning) -> None:

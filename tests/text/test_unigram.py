@@ -23,7 +23,7 @@ def test_prune_keeps_best_pieces_and_every_character(small_vocabulary: SentenceP
     scores = {p.piece: p.score for p in v.proto.pieces if p.type == p.NORMAL and len(p.piece) > 1}
     kept_scores = [score for piece, score in scores.items() if piece in smaller.pieces]
     assert sorted(kept_scores) == sorted(scores.values())[-len(kept_scores) :]
-    # One piece is less than every text may need: special pieces, symbols and characters remain.
+    # Even with size 1, special pieces, symbols and single characters remain, so text can still be encoded.
     single = SentencePieceVocabulary(prune_vocabulary(v.proto, 1), v.cleaning)
     assert all(len(piece) == 1 for piece in single.pieces[v.first_ordinary_id :])
     text = "the file is not there."
@@ -39,7 +39,8 @@ def test_log_estimate_warns_and_names_a_sample_that_fits(
     unigram.log_training_estimate(sentences=1000, text_bytes=100_000)
     printed = capsys.readouterr().err
     assert "warning: only 0.0 GB of memory available" in printed
-    # Training takes 23 times the text, 2.3 MB; 1 MB is available, and 0.9 * 1000 * 1 / 2.3 = 391.
+    # Training takes 23 times the size of the text, 2.3 MB, and 1 MB is available. With a reserve of a tenth,
+    # 0.9 * 1 / 2.3 of the 1,000 sentences fit: 391.
     assert "--sample-size 391 would fit" in printed
     monkeypatch.setattr(unigram, "memory_info", dict)  # unknown
     unigram.log_training_estimate(1000, 100_000)

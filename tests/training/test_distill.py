@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_teacher_loss_is_the_kl_divergence(temperature: float) -> None:
     teacher, student = MaskedLanguageModel(TINY).eval(), MaskedLanguageModel(TINY).eval()
-    distillation = Teacher(teacher, DistillSettings("it", 0.5, temperature))
+    distillation = Teacher(teacher, DistillSettings(teacher="unused", weight=0.5, temperature=temperature))
     batch = random_batch((20, 3, 11))
     tokens = pack(batch, CPU, batch.masked_index)
     teacher_logits, student_logits = teacher(tokens).detach(), student(tokens)
@@ -44,7 +44,7 @@ def test_teacher_loss_is_the_kl_divergence(temperature: float) -> None:
 def test_evaluate_does_not_run_the_teacher(make_job: MakeJob) -> None:
     job = make_job()
     teacher = MaskedLanguageModel(job.model.config).eval()
-    taught = dataclasses.replace(job, teacher=Teacher(teacher, DistillSettings("it")))
+    taught = dataclasses.replace(job, teacher=Teacher(teacher, DistillSettings(teacher="unused")))
     calls: list[object] = []
     teacher.register_forward_hook(lambda *_: calls.append(None))
     assert evaluate_job(taught, RankGroup()) == evaluate_job(job, RankGroup())

@@ -400,7 +400,7 @@ def test_finetune_resume_on_nfs_deletes_no_mapped_file(
 ) -> None:
     run = tmp_path / "run"
     slow = "optimizer.lr=1e-9"  # so that the first evaluation remains the best
-    process = start(tmp_path / "log", *command, "-s", slow, "--out", run, before=partial(terminate_at_step, 11))
+    process = start(tmp_path / "log", *command, "-s", slow, "--out", run, run_first=partial(terminate_at_step, 11))
     assert process.wait() == 75
     renamed = emulate_nfs(monkeypatch)
     prepared = prepare("table", str(finished), str(table), (*OVERRIDES, slow), "cpu")
@@ -413,7 +413,7 @@ def test_finetune_resume_with_other_data_is_rejected(
     command: Sequence[object], finished: Path, table: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    process = start(tmp_path / "log", *command, "--out", run, before=partial(terminate_at_step, 7))
+    process = start(tmp_path / "log", *command, "--out", run, run_first=partial(terminate_at_step, 7))
     assert process.wait() == 75
     other_table = Path(shutil.copytree(table, tmp_path / "table"))
     (other_table / "dev.tsv").write_text("text\tlabel\nluma wi\twi\nkra\tkra\n")
@@ -611,8 +611,8 @@ def test_finetune_regression_resumes_to_the_same_weights(finished: Path, tmp_pat
     finetune(prepared, tmp_path / "whole", 1)
     settings = [word for override in OVERRIDES for word in ("-s", override)]
     command = ["finetune", "table", "--checkpoint", finished, "--data", data, "--seed", 1, "--device", "cpu", *settings]
-    before = partial(terminate_at_step, 11)
-    assert start(tmp_path / "log", *command, "--out", tmp_path / "parts", before=before).wait() == 75
+    run_first = partial(terminate_at_step, 11)
+    assert start(tmp_path / "log", *command, "--out", tmp_path / "parts", run_first=run_first).wait() == 75
     finetune(prepared, tmp_path / "parts", 1)
     for name in ("model.safetensors", "predictions.dev.jsonl"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

@@ -16,6 +16,7 @@ from albert_cli.training.checkpoint import StepWindow
 from albert_cli.training.log import LossHints, progress_suffix
 
 ENTROPY = 6.2
+SOP_LOSS = 0.69  # of a model that guesses the order of two segments
 
 
 def hints(losses: Iterable[float], every: int = 50, warmup: int = 100, norm: float = 1.0) -> list[tuple[int, str]]:
@@ -23,7 +24,7 @@ def hints(losses: Iterable[float], every: int = 50, warmup: int = 100, norm: flo
     loss_hints = LossHints(ENTROPY, warmup)
     reported = []
     for number, loss in enumerate(losses, start=1):
-        record = {"step": number * every, "loss": loss + 0.69, "mlm_loss": loss, "grad_norm": norm}
+        record = {"step": number * every, "loss": loss + SOP_LOSS, "mlm_loss": loss, "grad_norm": norm}
         reported += [(number * every, hint) for hint in loss_hints.observe(record)]
     return reported
 
@@ -47,10 +48,12 @@ def test_hints_plateau_is_reported_at_growing_intervals(every: int) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 10, 100])
-def test_hints_falling_loss_has_none(every: int) -> None:
+def test_hints_no_plateau_has_none(every: int) -> None:
     falling = noisy(lambda n: 8.0 - n / 2000, 5000, every, 0.3)  # 0.25 nats in 500 steps
     assert hints(falling, every) == []
+    # The loss stays the same, but far below the entropy.
     assert hints(noisy(lambda n: ENTROPY - 1, 5000, every, 0.3), every) == []
+    # The loss stays the same, but only during the warmup.
     assert hints(noisy(lambda n: ENTROPY, 900, every, 0.3), every, warmup=900) == []
 
 
@@ -58,6 +61,7 @@ def test_hints_spike_is_reported_once() -> None:
     usual = noisy(lambda n: 4.0, 1500, 50, 0.3)
     reported = hints([*usual, 5.0, 5.1, *usual, 5.0])
     assert [step for step, _ in reported] == [1550, 3150]
+    # The two losses are 4.0, with noise, and 5.0, plus SOP_LOSS.
     assert re.search(r"jumped from 4\.[67]\d\d to 5\.690 by step 1,550 \(gradient norm 1, usually 1\)", reported[0][1])
     assert all("jumped" in text and "docs/pretraining.md" in text for _, text in reported)
     assert hints(noisy(lambda n: 4.0, 5000, 1, 0.3), 1) == []  # the noise of single steps is no jump

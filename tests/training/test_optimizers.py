@@ -236,7 +236,7 @@ def run_one_step() -> None:
 
 def test_lamb_step_does_not_import_compiler(tmp_path: Path) -> None:
     """At every start, the import of the compiler would take half as long as the import of torch."""
-    process = start(tmp_path / "log", before=run_one_step)
+    process = start(tmp_path / "log", run_first=run_one_step)
     assert (process.wait(), process.printed_text()) == (0, "False\n")
 
 

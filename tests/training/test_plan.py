@@ -200,7 +200,7 @@ def test_time_budget_fixes_number_of_steps(command: Sequence[object], tmp_path: 
     run = tmp_path / "run"
     arguments: list[object] = [*command, "--out", run, "--max-time", "10s"]
     arguments += ["-s", "train.save_every=1", "-s", "schedule.total_steps=99999"]
-    process = start(tmp_path / "log", *arguments, before=expect_slow_disk)
+    process = start(tmp_path / "log", *arguments, run_first=expect_slow_disk)
     process.wait_until(lambda: len(list_steps(run)) >= 2)
     process.kill()
     saved = store.read_json(run / "status.json")["total_steps"]

@@ -46,6 +46,8 @@ from tests.helpers.runs import (
 
 TEN_STEPS = "schedule.total_steps=10"
 STEP_10 = "step-00000010"
+MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")
+FILES = (*MODEL_FILES, "optimizer.safetensors", "state.json", "recipe.toml", "token_counts.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -75,21 +77,9 @@ def test_pretrain_writes_promised_files(finished: Path) -> None:
     losses = [r["loss"] for r in read_curve(finished) if "loss" in r]
     assert losses[-1] < losses[0]
     rates = [r["lr"] for r in journal.read_journal(finished / "metrics.jsonl") if "lr" in r]
+    # The decay counts from step 0, so after the warmup the rate is below the peak.
     assert max(rates) < 1e-2
     assert rates[-1] == min(rates)
-
-
-def test_finished_run_on_a_full_disk_prints_its_result(
-    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = copy_run(finished, tmp_path)
-    call = (str(recipe), tiny_data, run)
-    first = pretrain(*call, device="cpu")
-    monkeypatch.setattr(store, "free_bytes", lambda path: 1000)
-    assert pretrain(*call, device="cpu") == first
-    shutil.rmtree(run / LAST)
-    with pytest.raises(CheckpointError, match="the checkpoints need"):
-        pretrain(*call, device="cpu")
 
 
 def test_pretrain_finished_run_repeats_nothing(finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
@@ -168,13 +158,23 @@ def test_transformers_reads_every_checkpoint(step: int, finished: Path) -> None:
     assert float((logits - expected).abs().max()) <= 1e-5 * float(expected.abs().max())
 
 
+def test_pretrain_deletes_old_checkpoints(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    overrides = ["schedule.total_steps=8", "train.keep=3", "train.save_every=2"]
+    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert list_steps(tmp_path / "run") == [4, 6, 8]
+    # As if the run was killed after it had written the last checkpoint and before it deleted the oldest.
+    shutil.copytree(tmp_path / "run" / "step-00000004", tmp_path / "run" / "step-00000002")
+    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert list_steps(tmp_path / "run") == [4, 6, 8]
+
+
 # ---------------------------------------------------------------- interruptions
 
 
 def test_pretrain_signal_saves_current_step(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = ("-s", "train.save_every=0", "-s", "train.log_every=1")
-    process = start(tmp_path / "log", *command, "--out", run, *settings, before=partial(terminate_at_step, 7))
+    process = start(tmp_path / "log", *command, "--out", run, *settings, run_first=partial(terminate_at_step, 7))
     assert process.wait() == 75
     assert "run the same command again to resume" in process.printed_text()
     (step,) = list_steps(run)
@@ -220,21 +220,6 @@ def test_status_of_running_run_has_the_last_step(command: Sequence[object], tmp_
     assert status["step"] <= read_curve(run)[-1]["step"] <= status["step"] + 3
 
 
-# ---------------------------------------------------------------- recipes, data and checkpoints that do not fit
-
-
-def test_pretrain_other_recipe_raises_with_differences(
-    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
-) -> None:
-    run = copy_run(finished, tmp_path)
-    with pytest.raises(ConfigError) as raised:
-        pretrain(str(recipe), tiny_data, run, ["optimizer.lr=0.5", "train.seed=4"], device="cpu")
-    assert "optimizer.lr: 0.01 -> 0.5; train.seed: 0 -> 4" in raised.value.message
-    assert raised.value.exit_code == 2
-    assert read_curve(run) == read_curve(finished) and read_status(run)["state"] == "done"
-    pretrain(str(recipe), tiny_data, run, ["train.keep=1", "train.log_every=7", "train.save_every=1m"], device="cpu")
-
-
 def test_pretrain_resumed_run_keeps_auto_values(
     recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +247,37 @@ def test_pretrain_resumed_run_keeps_auto_values(
     assert "threads = 2\n" in (run / "recipe.toml").read_text()
 
 
+@pytest.mark.skipif(not matmul.has_onednn(), reason="this torch has no oneDNN")
+def test_pretrain_onednn_resumes_to_same_bytes(
+    recipe: Path, tiny_data: Path, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "_MIN_FLOPS", 0.0)
+    monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 2.0)
+    run = tmp_path / "run"
+    result = pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu")
+    assert 'matmul = "onednn"' in (run / "recipe.toml").read_text()
+    for expected, record in zip(read_curve(short), read_curve(run), strict=True):
+        assert record.get("loss", 0) == pytest.approx(expected.get("loss", 0), abs=1e-4)
+    monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 0.5)
+    shutil.rmtree(run / STEP_10)
+    assert pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu").model_sha256 == result.model_sha256
+
+
+# ---------------------------------------------------------------- recipes and data that do not fit, damaged checkpoints
+
+
+def test_pretrain_other_recipe_raises_with_differences(
+    finished: Path, recipe: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    run = copy_run(finished, tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        pretrain(str(recipe), tiny_data, run, ["optimizer.lr=0.5", "train.seed=4"], device="cpu")
+    assert "optimizer.lr: 0.01 -> 0.5; train.seed: 0 -> 4" in raised.value.message
+    assert raised.value.exit_code == 2
+    assert read_curve(run) == read_curve(finished) and read_status(run)["state"] == "done"
+    pretrain(str(recipe), tiny_data, run, ["train.keep=1", "train.log_every=7", "train.save_every=1m"], device="cpu")
+
+
 def test_pretrain_other_data_raises(finished: Path, recipe: Path, tiny_vocabulary: Path, tmp_path: Path) -> None:
     from albert_cli.data import build
     from albert_cli.data.records import BuildSettings
@@ -278,11 +294,7 @@ def test_pretrain_other_data_raises(finished: Path, recipe: Path, tiny_vocabular
     assert further.steps == 31
 
 
-MODEL_FILES = ("config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json")
-FILES = (*MODEL_FILES, "optimizer.safetensors", "state.json", "recipe.toml", "token_counts.safetensors")
-
-
-# A checkpoint's manifest has the hashes of all its files. Resuming also parses the first five.
+# The manifest has the hashes of all files of the checkpoint. Resuming also parses the first five files of this list.
 @pytest.mark.parametrize(
     "file", ["model.safetensors", "optimizer.safetensors", "state.json", "recipe.toml", "manifest.json", "spiece.model"]
 )
@@ -332,14 +344,11 @@ def test_pretrain_recipe_or_data_that_does_not_fit_raises(recipe: Path, tiny_dat
     assert not (tmp_path / "run").exists()
 
 
-def test_pretrain_deletes_old_checkpoints(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    overrides = ["schedule.total_steps=8", "train.keep=3", "train.save_every=2"]
-    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
-    assert list_steps(tmp_path / "run") == [4, 6, 8]
-    # As if the run was killed after it had written the last checkpoint and before it deleted the oldest.
-    shutil.copytree(tmp_path / "run" / "step-00000004", tmp_path / "run" / "step-00000002")
-    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
-    assert list_steps(tmp_path / "run") == [4, 6, 8]
+def test_pretrain_warmup_longer_than_the_run_raises(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the learning rate would never reach its peak"):
+        pretrain(str(recipe), tiny_data, tmp_path / "run", ["schedule.warmup_steps=31"], device="cpu")
+    with pytest.raises(ConfigError, match=r"warmup_steps is 1,256 and schedule\.total_steps 300"):
+        resolve_task("sst2", ["schedule.total_steps=300"])
 
 
 # ---------------------------------------------------------------- divergence
@@ -349,9 +358,10 @@ def test_pretrain_nan_loss_stops_before_update(
     recipe: Path, tiny_data: Path, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    for name in ("sample_step", "loss_sums"):  # so that `undo` restores them
+    # `poison_loss` replaces these methods without monkeypatch; patching them here first lets `undo` restore them.
+    for name in ("sample_step", "loss_sums"):
         monkeypatch.setattr(PretrainingJob, name, getattr(PretrainingJob, name))
-    poison_loss(7)
+    poison_loss(7)  # steps are counted from 0 here, from 1 in messages
     with pytest.raises(DivergedError, match="step 8: the loss or gradient is not finite") as error:
         pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu")
     assert f"the last checkpoint is {run / 'step-00000005'}" in str(error.value.hint)
@@ -368,23 +378,39 @@ def test_pretrain_huge_learning_rate_exits_with_5(command: Sequence[object], tmp
     assert read_status(tmp_path / "run")["exit_code"] == 5
 
 
-# ---------------------------------------------------------------- a time budget
+def test_pretrain_infinite_gradient_names_the_tensor(
+    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = ["schedule.total_steps=5"]
+    original = PretrainingJob.loss_sums
+    calls = iter(range(1000))
 
+    def loss_sums(self: PretrainingJob, data: Any) -> Any:
+        sums = original(self, data)
+        if next(calls) >= 6:  # a step has two micro-batches, so this is from step 4 on
+            bias = self.model.order.bias
+            # This adds 0 to the loss and infinity to the gradient.
+            sums["order_loss"] = sums["order_loss"] + (bias.sum() - bias.sum().detach()) * 1e38 * 1e38
+        return sums
 
-def test_pretrain_warmup_longer_than_the_run_raises(recipe: Path, tiny_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the learning rate would never reach its peak"):
-        pretrain(str(recipe), tiny_data, tmp_path / "run", ["schedule.warmup_steps=31"], device="cpu")
-    with pytest.raises(ConfigError, match=r"warmup_steps is 1,256 and schedule\.total_steps 300"):
-        resolve_task("sst2", ["schedule.total_steps=300"])
+    monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
+    with pytest.raises(DivergedError, match=r"step 4: .*grad_norm (nan|inf); order\.bias\)"):
+        pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    report = store.read_json(tmp_path / "run" / "diverged.json")
+    assert (report["step"], report["not_finite"]) == (4, ["order.bias"])
+    monkeypatch.undo()
+    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
+    assert not (tmp_path / "run" / "diverged.json").exists()
 
 
 # ---------------------------------------------------------------- a full disk
 
 
 def attempt_on_small_disk(disk: Path) -> None:
-    """Run the command of this process on a disk that is too small, and once more after the disk has grown.
+    """Prepare a process to run its command twice: on a disk that is too small, and after the disk has grown.
 
-    The command runs in two forks of this process, which prints their exit codes and what they have written.
+    `start` calls this function before the command. In each of two forked children it returns, so that the child runs
+    the command. The parent waits, prints the child's exit code and files, and exits after the second child.
     """
     enter_namespaces()
     for mount in (["-t", "tmpfs", "-o", "size=700k"], ["-o", "remount,size=50m"]):
@@ -401,7 +427,7 @@ def attempt_on_small_disk(disk: Path) -> None:
 def test_pretrain_full_disk_keeps_last_checkpoint(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    run = start(tmp_path / "log", *command, "--out", disk / "run", before=partial(attempt_on_small_disk, disk))
+    run = start(tmp_path / "log", *command, "--out", disk / "run", run_first=partial(attempt_on_small_disk, disk))
     assert run.wait() == 0, run.printed_text()
     printed = run.printed_text()
     attempts = [json.loads(line) for line in printed.splitlines() if line.startswith('{"code": ')]
@@ -414,41 +440,14 @@ def test_pretrain_full_disk_keeps_last_checkpoint(command: Sequence[object], fin
     assert weights_hash(finished) in printed
 
 
-def test_pretrain_infinite_gradient_names_the_tensor(
-    recipe: Path, tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_finished_run_on_a_full_disk_prints_its_result(
+    recipe: Path, tiny_data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overrides = ["schedule.total_steps=5"]
-    original = PretrainingJob.loss_sums
-    calls = iter(range(1000))
-
-    def loss_sums(self: PretrainingJob, data: Any) -> Any:
-        sums = original(self, data)
-        if next(calls) >= 6:  # a step has two micro-batches, so this is from step 4 on
-            bias = self.model.order.bias
-            sums["order_loss"] = sums["order_loss"] + (bias.sum() - bias.sum().detach()) * 1e38 * 1e38
-        return sums
-
-    monkeypatch.setattr(PretrainingJob, "loss_sums", loss_sums)
-    with pytest.raises(DivergedError, match=r"step 4: .*grad_norm (nan|inf); order\.bias\)"):
-        pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
-    report = store.read_json(tmp_path / "run" / "diverged.json")
-    assert (report["step"], report["not_finite"]) == (4, ["order.bias"])
-    monkeypatch.undo()
-    pretrain(str(recipe), tiny_data, tmp_path / "run", overrides, device="cpu")
-    assert not (tmp_path / "run" / "diverged.json").exists()
-
-
-@pytest.mark.skipif(not matmul.has_onednn(), reason="this torch has no oneDNN")
-def test_pretrain_onednn_resumes_to_same_bytes(
-    recipe: Path, tiny_data: Path, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(matmul, "_MIN_FLOPS", 0.0)
-    monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 2.0)
-    run = tmp_path / "run"
-    result = pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu")
-    assert 'matmul = "onednn"' in (run / "recipe.toml").read_text()
-    for expected, record in zip(read_curve(short), read_curve(run), strict=True):
-        assert record.get("loss", 0) == pytest.approx(expected.get("loss", 0), abs=1e-4)
-    monkeypatch.setattr(device, "measure_onednn_speedup", lambda *_: 0.5)
-    shutil.rmtree(run / STEP_10)
-    assert pretrain(str(recipe), tiny_data, run, [TEN_STEPS], device="cpu").model_sha256 == result.model_sha256
+    run = copy_run(finished, tmp_path)
+    call = (str(recipe), tiny_data, run)
+    first = pretrain(*call, device="cpu")
+    monkeypatch.setattr(store, "free_bytes", lambda path: 1000)
+    assert pretrain(*call, device="cpu") == first
+    shutil.rmtree(run / LAST)
+    with pytest.raises(CheckpointError, match="the checkpoints need"):
+        pretrain(*call, device="cpu")

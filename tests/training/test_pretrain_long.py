@@ -80,7 +80,9 @@ def test_sample_batch_any_length_from_same_shards(length: int, long_data: Path, 
     settings = PairSettings(max_seq_length=length)
     batch = sample_batch(corpus, vocabulary, settings, 0, np.arange(64))
     lengths = np.diff(batch.offsets)
-    longest = int(np.diff(corpus.shards[0].sentence_offsets[corpus.shards[0].document_offsets]).max()) + 3
+    shard = corpus.shards[0]
+    document_tokens = np.diff(shard.sentence_offsets[shard.document_offsets])
+    longest = int(document_tokens.max()) + 3  # with [CLS] and two [SEP]
     assert lengths.max() == min(length, longest)
     assert batch.position_ids.max() == lengths.max() - 1
     assert {0, 1} <= set(batch.order_labels.tolist())
@@ -101,8 +103,9 @@ def test_resize_positions_tiles_or_interpolates(finished: Path) -> None:
     table = tiled.tensors["encoder.embeddings.position.weight"]
     assert tiled.config == replace(checkpoint.config, max_position_embeddings=100)
     assert torch.equal(table, torch.stack([positions[i % len(positions)] for i in range(100)]))
-    stretched = resize_positions(checkpoint, 95, "interpolate").tensors["encoder.embeddings.position.weight"]
-    assert len(stretched) == 95 and torch.allclose(stretched[::2], positions, atol=1e-6)
+    n = 2 * len(positions) - 1  # one new position between each two old ones
+    stretched = resize_positions(checkpoint, n, "interpolate").tensors["encoder.embeddings.position.weight"]
+    assert len(stretched) == n and torch.allclose(stretched[::2], positions, atol=1e-6)
     assert torch.allclose(stretched[1], (positions[0] + positions[1]) / 2, atol=1e-6)
     with pytest.raises(ConfigError, match=r"has 48 positions, model\.max_position_embeddings is 20"):
         resize_positions(checkpoint, 20, "tile")

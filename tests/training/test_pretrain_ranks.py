@@ -138,8 +138,8 @@ def test_changed_ranks_sample_the_same_examples(
     for number, (world_size, stop) in enumerate([(2, 3), (3, 6), (1, STEPS)]):
         folder = tmp_path / f"start-{number}"
         folder.mkdir()
-        before = partial(record_steps, folder, stop % STEPS)
-        ranks = start_ranks(folder / "log", world_size, *command, "--out", run, *settings, before=before)
+        run_first = partial(record_steps, folder, stop % STEPS)
+        ranks = start_ranks(folder / "log", world_size, *command, "--out", run, *settings, run_first=run_first)
         assert end(ranks) == [75 if stop < STEPS else 0] * world_size, "\n".join(r.printed_text() for r in ranks)
         assert begin == 0 or f"resuming from step {begin}" in ranks[0].printed_text()
         new_examples, new_losses = read_steps(folder, world_size, begin, stop)
@@ -197,7 +197,7 @@ def poison_rank_1(folder: Path) -> None:
 
 def test_nan_on_one_rank_stops_all_before_the_update(command: Sequence[object], finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, before=partial(poison_rank_1, tmp_path))
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, run_first=partial(poison_rank_1, tmp_path))
     assert end(ranks) == [5, 5], "\n".join(r.printed_text() for r in ranks)
     assert all("step 8: " in rank.printed_text() and "; mlm_loss on rank 1)" in rank.printed_text() for rank in ranks)
     for rank in "01":
@@ -228,7 +228,7 @@ def break_rank(rank: int, kind: str) -> None:
 @pytest.mark.parametrize(("rank", "kind"), [(0, "killed"), (1, "killed"), (0, "error")])
 def test_failed_rank_ends_the_others(rank: int, kind: str, command: Sequence[object], tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, before=partial(break_rank, rank, kind))
+    ranks = start_ranks(tmp_path / "log", 2, *command, "--out", run, run_first=partial(break_rank, rank, kind))
     codes = end(ranks)  # fails if a rank does not end in time
     assert codes[rank] == (-9 if kind == "killed" else 1) and codes[1 - rank] == 1
     printed = ranks[1 - rank].printed_text()
@@ -284,7 +284,7 @@ def check_reduction() -> None:
 
 
 def test_reduction_sends_gradients_once_during_backward(tmp_path: Path) -> None:
-    ranks = start_ranks(tmp_path / "log", 3, before=check_reduction)
+    ranks = start_ranks(tmp_path / "log", 3, run_first=check_reduction)
     assert end(ranks) == [0, 0, 0], "\n".join(r.printed_text() for r in ranks)
     assert [r.printed_text() for r in ranks] == ["summed torch.float32\nsummed torch.bfloat16\n"] * 3
 
@@ -298,11 +298,11 @@ def test_killed_rank_restarts_to_same_bytes(command: Sequence[object], on_two_ra
     agent = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     shared = {"MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     breakers = (partial(break_rank, 1, "killed"), None)  # of the first attempt and of the restart
-    for attempt, before in enumerate(breakers):
+    for attempt, run_first in enumerate(breakers):
         environment = shared | {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
         log = tmp_path / f"attempt-{attempt}"
-        ranks = start_ranks(log, 2, *command, "--out", run, before=before, environment=environment)
-        assert end(ranks) == ([0, 0] if before is None else [1, -9]), "\n".join(r.printed_text() for r in ranks)
+        ranks = start_ranks(log, 2, *command, "--out", run, run_first=run_first, environment=environment)
+        assert end(ranks) == ([0, 0] if run_first is None else [1, -9]), "\n".join(r.printed_text() for r in ranks)
     assert "resuming from step 5" in ranks[0].printed_text()
     names = [path.relative_to(on_two_ranks) for path in on_two_ranks.glob(f"{LAST}/*.safetensors")]
     assert {name.name for name in names} >= {"model.safetensors", "optimizer.safetensors"}

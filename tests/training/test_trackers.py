@@ -104,7 +104,7 @@ def test_run_writes_trackio_curves(recipe: Path, tiny_data: Path, tmp_path: Path
         arguments += ["-s", override]
     environment = {"TRACKIO_DIR": str(tmp_path / "trackio")}  # read when trackio is imported
     errors = tmp_path / "errors"
-    process = start(tmp_path / "out", *arguments, environment=environment, before=partial(redirect_stderr, errors))
+    process = start(tmp_path / "out", *arguments, environment=environment, run_first=partial(redirect_stderr, errors))
     assert process.wait() == 0, errors.read_text(encoding="utf-8")
     assert json.loads(process.printed_text())["steps"] == train_losses(run)[-1][0]
     with sqlite3.connect(tmp_path / "trackio" / "albert.db") as database:

@@ -378,7 +378,7 @@ def test_continued_run_records_no_steps_of_its_parent(
 ) -> None:
     parent = tmp_path / "parent"
     call = (*command, "--out", parent, "-s", "train.log_every=10")
-    assert start(tmp_path / "log", *call, before=partial(terminate_at_step, 3)).wait() == 75
+    assert start(tmp_path / "log", *call, run_first=partial(terminate_at_step, 3)).wait() == 75
     assert checkpoint.read_state(parent / "step-00000003").window.counts["loss"] == 3, "stopped between two records"
     settings = (f"warm_start.continues={parent}",)
     with open_inputs(str(recipe), tiny_data, tmp_path / "run", settings, "cpu", verify=False) as inputs:
