@@ -267,9 +267,8 @@ def _paper_tables(result: SharingResult) -> list[tuple[list[str], list[list[str]
 
     Each table compares the measured speedups with those of the paper and with those that the FLOPs predict.
     """
-    training_key, inference_key = (
-        result.milliseconds
-    )  # for the paper's models, `_iter_shapes` yields one shape of each kind
+    # For the paper's models, `_iter_shapes` yields one shape of each kind.
+    training_key, inference_key = result.milliseconds
     training = dict(zip(PAPER_MODELS, result.milliseconds[training_key], strict=True))  # milliseconds
     inference = dict(zip(PAPER_MODELS, result.milliseconds[inference_key], strict=True))
     training_shape = BatchShape.parse(training_key)

@@ -134,9 +134,11 @@ def cached_baselines() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def cached_tokenizer_json() -> Iterator[None]:
-    """Build `tokenizer.json` once for equal vocabularies, and read each library's version once."""
+    """Build `tokenizer.json` once for equal vocabularies.
+
+    A test that changes `SentencePieceVocabulary.proto` must not write the vocabulary with `copy_to`.
+    """
     from albert_cli.text.sentencepiece_vocabulary import SentencePieceVocabulary
-    from albert_cli.training import run
 
     cache: dict[object, str] = {}
     build = vars(SentencePieceVocabulary)["_tokenizer_json"].func
@@ -149,6 +151,15 @@ def cached_tokenizer_json() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentencePieceVocabulary, "_tokenizer_json", property(build_once))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cached_versions() -> Iterator[None]:
+    """Read the version of each library once; every run records them."""
+    from albert_cli.training import run
+
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "version", functools.cache(metadata.version))
         yield
 

@@ -160,6 +160,11 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     assert len([line for line in launcher.printed_text().splitlines() if "stopped after step" in line]) == 1
     assert_interrupted(run)
 
+    # SIGTERM: they save, as with SIGUSR1.
+    launcher = start_training(tmp_path / "terminated", run, tiny_data)
+    launcher.terminate()
+    assert launcher.wait() == 75, launcher.printed_text()
+
     # A rank is killed: the exit code has the number of the signal.
     launcher = start_training(tmp_path / "rank-killed", run, tiny_data)
     os.kill(rank_pid(launcher.process.pid or 0, 1), signal.SIGKILL)
@@ -182,11 +187,11 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
     assert "bug" not in printed
     assert "train.seed: 0 -> 5" in printed
 
-    # All ranks reject a wrong option, and only one of them prints the error.
+    # All ranks reject a wrong setting, and only one of them prints the error.
     environment = {"TMPDIR": str(tmp_path)}
-    code, printed = albert(tmp_path / "wrong-option", *command, "--save-every", "never", environment=environment)
+    code, printed = albert(tmp_path / "wrong-setting", *command, "-s", "optimizer.rate=1", environment=environment)
     lines = [line for line in printed.splitlines() if line.startswith(("error:", "hint:"))]
     assert code == 2
     assert [line.partition(":")[0] for line in lines] == ["error", "hint"], printed
-    assert "--save-every" in lines[0]
+    assert "optimizer.rate" in lines[0]
     assert not list(tmp_path.glob("albert-*"))

@@ -79,14 +79,14 @@ def measure_saved_bytes(
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        bytes_before = torch.cuda.memory_allocated(device)  # of the weights, and of whatever else is on the device
+        bytes_before = torch.cuda.memory_allocated(device)  # This includes the weights.
     hooks = torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor)
     with hooks, autocast(train.precision, device):
         loss = pretraining_loss(model, device, batch)
     torch.autograd.backward(loss)
     if device.type != "cuda":
         return sum(saved.values()), None
-    # The peak without what is on the device besides the weights.
+    # Subtract what else is on the device.
     weight_bytes = sum(p.untyped_storage().nbytes() for p in model.parameters())
     return sum(saved.values()), torch.cuda.max_memory_allocated(device) - bytes_before + weight_bytes
 

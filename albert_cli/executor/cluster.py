@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,13 +138,14 @@ class ClusterExecutor(Executor):
             future.set_exception(error)
 
     def cancel_unstarted(self) -> None:
-        """Cancel the calls that no worker has, of which there may be none."""
+        """Cancel the calls that no worker has begun; one that begins at this moment may be canceled, too."""
         unfinished = {future.key: future for future in self._dask_futures if not future.done()}
-        assigned = itertools.chain.from_iterable(self._client.processing().values())
-        finished = [key for key, workers in self._client.who_has(list(unfinished.values())).items() if workers]
-        for key in (*assigned, *finished):
-            unfinished.pop(key, None)
-        self._client.cancel(list(unfinished.values()))
+        with suppress(OSError):  # the scheduler is lost, and Dask cancels everything
+            assigned = itertools.chain.from_iterable(self._client.processing().values())
+            finished = [key for key, workers in self._client.who_has(list(unfinished.values())).items() if workers]
+            for key in (*assigned, *finished):
+                unfinished.pop(key, None)
+            self._client.cancel(list(unfinished.values()))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel all calls without a result.

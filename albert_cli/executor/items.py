@@ -117,7 +117,9 @@ def _run_on(workers: _Workers[T], items: Sequence[WorkItem[T]], record: RecordRe
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 item = running.pop(future)
                 if future.cancelled():
-                    continue
+                    if is_stop_requested():
+                        continue
+                    raise AlbertError(f"{item.name}: the cluster canceled it", _LOSS_HINT)
                 cause_of_loss = workers.finish(future)
                 if cause_of_loss is not None and item.name not in repeated and not is_stop_requested():
                     console.warn(f"{item.name}: its process {cause_of_loss}; it is repeated")

@@ -213,7 +213,7 @@ def _set_neighbor_head(
     rotation_dK[sine_dims, sine_dims] = angle_F.cos()
     rotation_dK[cosine_dims, sine_dims] = -angle_F.sin()
     rotation_dK[sine_dims, cosine_dims] = angle_F.sin()
-    # After LayerNorm an embedding has the squared norm E, of which its position dimensions have `fraction`. So the key
+    # After LayerNorm an embedding has the squared norm E. Its position dimensions have `fraction` of it. So the key
     # to which the head attends has the score gain^2 * fraction * E / sqrt(d). This gain makes the score
     # `_NEIGHBOR_SCORE`.
     fraction = _POSITION_NORM**2 / (1 + _POSITION_NORM**2)

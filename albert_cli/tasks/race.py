@@ -18,7 +18,7 @@ from albert_cli.tasks.choice import Choice, ChoiceExample
 from albert_cli.tasks.data_files import find_data_file, read_lines, read_text, validate_as
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.text_table import check_unique
-from albert_cli.text.records import parse_json, replace_json_surrogates
+from albert_cli.text.records import parse_repaired_json
 
 RACE_ON_HUB = "hf:ehovy/race"
 LEVELS = ("middle", "high")  # the schools of the examinations; `ChoiceExample.group` is a question's level
@@ -80,7 +80,7 @@ class RaceFiles:
             question_counts[passage_id] += 1
             # Passages have names such as "high12.txt", which begin with the level.
             level = next((level for level in self.levels if passage_id.startswith(level)), "")
-            options = replace_json_surrogates(parse_json(options_json, where, _PASSAGE_FORMAT))
+            options = parse_repaired_json(options_json, where, _PASSAGE_FORMAT)
             values = {"article": article, "questions": [question], "options": [options]}
             passage = validate_as(_PassageRecord, values, where, _PASSAGE_FORMAT)
             texts = _require_four_options(passage.options[0], where)
@@ -164,7 +164,7 @@ def _parse_passages(texts: Iterable[tuple[str, str]]) -> list[tuple[_PassageReco
     """Parse JSON texts with their file and line; raises `InputError` for a text that is not a passage."""
     passages = []
     for text, where in texts:
-        value: object = replace_json_surrogates(parse_json(text, where, _PASSAGE_FORMAT))
+        value: object = parse_repaired_json(text, where, _PASSAGE_FORMAT)
         passages.append((validate_as(_PassageRecord, value, where, _PASSAGE_FORMAT), where))
     return passages
 

@@ -259,7 +259,8 @@ def _read_json_objects(path: Path) -> tuple[list[tuple[JsonObject, int]], set[in
     objects = []
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
-            objects.append((replace_json_surrogates(parse_json_object(line, f"{path}:{number}", _SHAPE)), number))
+            values = parse_json_object(line, f"{path}:{number}", _SHAPE)
+            objects.append((replace_json_surrogates(values), number))
     texts = [(values, number) for values, number in objects if not _has_tokens(values)]
     without_list = [(values, number) for values, number in texts if set(_SPAN_KEYS).isdisjoint(values)]
     if len(without_list) < len(texts):

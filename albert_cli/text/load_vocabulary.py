@@ -70,8 +70,8 @@ def load_vocabulary(directory: Path) -> Vocabulary:
 def _parse_model(model_bytes: bytes, cleaning: Cleaning, directory: Path) -> SentencePieceVocabulary:
     """Parse the bytes of a directory's `spiece.model`.
 
-    The result is cached, because the runs of an experiment load the same vocabulary, and building its `tokenizer.json`
-    takes a second.
+    The result is cached, and callers must not change it: the runs of an experiment load the vocabulary of the same
+    directory, and building its `tokenizer.json` takes a second.
     """
     return SentencePieceVocabulary(model_bytes, cleaning, directory)
 

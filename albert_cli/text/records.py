@@ -69,6 +69,13 @@ def parse_json_object(text: str, location: Location, hint: str) -> JsonObject:
     return value
 
 
+def parse_repaired_json(text: str, location: Location, hint: str) -> Any:
+    """Return the value of a JSON text like `parse_json`, with U+FFFD in place of every lone surrogate."""
+    value = parse_json(text, location, hint)
+    may_have_surrogates = "\\ud" in text.lower()  # only an escape such as \ud800 produces one
+    return replace_json_surrogates(value) if may_have_surrogates else value
+
+
 def replace_json_surrogates(value: JsonT) -> JsonT:
     """Return a JSON value with U+FFFD in place of every lone surrogate, because no output file can contain one."""
     text = json.dumps(value, ensure_ascii=False)

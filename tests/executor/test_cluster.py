@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.helpers.executor_calls import (
     lose_worker_in_lock,
     raise_from_error_with_lock,
     take_lock,
+    wait_for_file,
     wait_for_sigterm,
 )
 
@@ -155,6 +156,29 @@ def test_stop_request_needs_no_worker(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.slow
+def test_stop_request_cancels_only_items_that_have_not_begun(tmp_path: Path) -> None:
+    """With one worker, the first item runs and saves, and the others wait."""
+    import dask
+
+    with (
+        dask.config.set({"distributed.worker.daemon": False}),
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as single,
+    ):
+        executor = ClusterExecutor(single.get_client())
+        running = executor.submit(wait_for_file, tmp_path / "started", tmp_path / "release")
+        waiting = [executor.submit(wait_for_file, tmp_path / f"{n}", tmp_path / "release") for n in range(9)]
+        while not (tmp_path / "started").exists():
+            time.sleep(0.05)
+        executor.cancel_unstarted()
+        (tmp_path / "release").touch()
+        assert running.result(timeout=60) == tmp_path / "started"
+        wait(waiting, timeout=60)
+        canceled = [future.cancelled() for future in waiting]
+    assert any(canceled)
+    assert [(tmp_path / f"{n}").exists() for n in range(9)] == [not is_canceled for is_canceled in canceled]
+
+
+@pytest.mark.slow
 def test_items_on_a_cluster_repeat_a_killed_process_once(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +216,7 @@ def test_items_wait_for_the_lock_of_an_ending_process(cluster: Any, tmp_path: Pa
             while len(attempts.read_text().splitlines()) < 2 and not has_ended.wait(0.01):
                 pass
 
-    holder = threading.Thread(target=hold_lock)
+    holder = threading.Thread(target=hold_lock, daemon=True)
     holder.start()
     is_locked.wait()
     recorded: list[object] = []

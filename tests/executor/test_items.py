@@ -6,12 +6,14 @@ import multiprocessing
 import os
 import signal
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from albert_cli.errors import AlbertError, ConfigError, Interrupted
 from albert_cli.executor import WorkerLimits, WorkItem, run_items
+from albert_cli.executor import items as items_module
 from tests.helpers.executor_calls import answer, crash, fail, kill_self, kill_self_once, stop_self, stop_self_and_catch
 
 Outcome = int | BaseException
@@ -49,6 +51,31 @@ def test_run_items_repeats_a_killed_item_once(tmp_path: Path, capsys: pytest.Cap
     run_items([WorkItem("seed 0", kill_self_once, (tmp_path, 3))], WorkerLimits(1), record)
     assert record.outcomes == {"seed 0": 3}
     assert "seed 0: its process was killed" in capsys.readouterr().err
+
+
+class CancelingWorkers:
+    """Workers of a cluster that cancels every item, as Dask does if it loses its scheduler."""
+
+    def start(self, item: WorkItem[int]) -> Future[int]:
+        future = Future[int]()
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        return future
+
+    def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_run_items_canceled_item_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items_module, "_LocalWorkers", lambda limits, modules: CancelingWorkers())
+    record = Recorder()
+    needing = WorkItem("later", answer, (2,), frozenset({"run"}))
+    with pytest.raises(AlbertError, match="run: the cluster canceled it"):
+        run_items([WorkItem("run", answer, (1,)), needing], WorkerLimits(2), record)
+    assert record.outcomes == {}
 
 
 def test_run_items_stops_if_recording_raises() -> None:

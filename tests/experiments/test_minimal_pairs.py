@@ -144,7 +144,7 @@ def test_score_minimal_pairs_leaves_out_equal_tokens(
         score_minimal_pairs(model, vocabulary, [equal], CPU)
 
 
-def test_read_minimal_pairs_says_that_a_path_is_a_folder(tmp_path: Path) -> None:
+def test_read_minimal_pairs_of_a_folder_is_rejected(tmp_path: Path) -> None:
     write_pairs(tmp_path / "pairs.jsonl")
     with pytest.raises(InputError, match="is a folder") as caught:
         read_minimal_pairs(tmp_path)

@@ -33,6 +33,14 @@ def raise_from_error_with_lock(number: int) -> int:
     raise NetworkError(f"item {number} cannot be read") from ValueError(threading.Lock())
 
 
+def wait_for_file(started: Path, release: Path) -> Path:
+    """Create `started`, wait until `release` exists, and return `started`."""
+    started.touch()
+    while not release.exists():
+        time.sleep(0.05)
+    return started
+
+
 def kill_self() -> int:
     """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)

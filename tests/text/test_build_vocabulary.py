@@ -184,14 +184,17 @@ def test_build_after_kill_resumes_to_the_same_vocabulary(tmp_path: Path) -> None
         lambda: bool(list(out.glob(".publish.*.tmp/*"))),
         lambda: any((out / name).exists() for name in ("spiece.model", "tokenizer.json", "vocabulary.json")),
     ]
+    codes = []
     for number, condition in enumerate(conditions):
         run = start(tmp_path / f"log-{number}", "vocab", source, "--out", out, "--size", 200)
         run.reaches(condition)
-        assert run.kill() in (0, -9), run.printed_text()
+        codes.append(run.kill())
+        assert codes[-1] in (0, -9), run.printed_text()
         if not (out / "manifest.json").exists():
             with pytest.raises(CheckpointError):
                 Vocabulary.load(out)
             assert "unfinished vocabulary" in inspect_directory(out).format()
+    assert -9 in codes, "every run ended before it was killed"
     result = build_vocabulary([str(source)], out, VocabularySettings(200))
     assert result.fingerprint == store.fingerprint(whole)
     assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}

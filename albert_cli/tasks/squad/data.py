@@ -22,7 +22,7 @@ from albert_cli.tasks.holdout import hold_out_dev
 from albert_cli.tasks.hub_data import is_hub_source, read_hub_split
 from albert_cli.tasks.squad.settings import SpanSettings, Version
 from albert_cli.tasks.text_table import check_unique
-from albert_cli.text.records import iter_parquet_rows, parse_json, replace_json_surrogates
+from albert_cli.text.records import iter_parquet_rows, parse_repaired_json
 from albert_cli.text.source_parts import SourcePart
 from albert_cli.text.sources import JSON_LINES_ENDINGS, TextSource
 
@@ -159,7 +159,7 @@ class SquadFiles:
         for index, row in enumerate(table.cells):
             where = table.where(index)
             title, context, question, answers_json = (row[column] for column in columns[1:])
-            answers = replace_json_surrogates(parse_json(answers_json, where, _FLAT_LAYOUT)) if answers_json else None
+            answers = parse_repaired_json(answers_json, where, _FLAT_LAYOUT) if answers_json else None
             values = {"id": ids[index], "question": question, "answers": answers}
             record = validate_as(_QuestionRecord, values, where, _FLAT_LAYOUT)
             yield record.to_question(context, title, where, self.version)
@@ -269,7 +269,7 @@ def _iter_json_lines(path: Path, version: Version | None) -> Iterator[tuple[Ques
     for number, line in enumerate(read_lines(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
-            value = replace_json_surrogates(parse_json(line, where, _FLAT_LAYOUT))
+            value = parse_repaired_json(line, where, _FLAT_LAYOUT)
             yield _parse_flat_question(value, where, version)
 
 
@@ -281,7 +281,7 @@ def _iter_parquet(path: Path, version: Version | None) -> Iterator[tuple[Questio
 
 def _iter_document(path: Path, version: Version | None) -> Iterator[tuple[Question, str]]:
     """Yield the questions of a JSON document in either layout, each with its file and its path in the document."""
-    document: object = replace_json_surrogates(parse_json(read_text(path), str(path), _PUBLISHED_LAYOUT))
+    document: object = parse_repaired_json(read_text(path), str(path), _PUBLISHED_LAYOUT)
     rows = document.get("data") if isinstance(document, dict) else document
     if isinstance(rows, list) and rows and isinstance(rows[0], dict) and "context" in rows[0]:
         for number, row in enumerate(rows):
