@@ -162,6 +162,8 @@ def test_nproc_passes_on_signals_and_exit_codes(tiny_data: Path, tmp_path: Path)
 
     # SIGTERM: they save, as with SIGUSR1.
     launcher = start_training(tmp_path / "terminated", run, tiny_data)
+    resumed_size = (run / "metrics.jsonl").stat().st_size
+    launcher.wait_until(lambda: (run / "metrics.jsonl").stat().st_size > resumed_size)  # before, nothing is to be saved
     launcher.terminate()
     assert launcher.wait() == 75, launcher.printed_text()
 
