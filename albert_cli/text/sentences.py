@@ -77,8 +77,8 @@ def segment_paragraphs(paragraphs: Iterable[str], language: str = "en") -> list[
         # Between open quotes sentencex takes quadratic time, so a paragraph's length is bounded.
         for part in split_long_text(paragraph, _MAX_PARAGRAPH_CHARACTERS):
             has_unknown_stops = not part.isascii() and _UNKNOWN_STOP.search(part) is not None
-            # A sentence in ASCII has the usual limit. For other text `_split_further` chooses the limit by script, so
-            # it is called for every sentence that is longer than the shortest limit.
+            # The sentences of a part in ASCII have the usual limit. For other parts `_split_further` chooses the limit
+            # by script, so it is called for every sentence that is longer than the shortest limit.
             limit = _USUAL_LIMITS.max_sentence if part.isascii() else _SHORTEST_LIMIT
             for sentence in segment(language, part):
                 if has_unknown_stops or len(sentence) > limit:
